@@ -1,0 +1,69 @@
+"""What is refused, and the sentence that says so: argument, value, remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dropmuon.errors import unknown_name
+
+__all__ = ["check_count", "check_gradient", "check_group", "check_parameter", "no_gradient_warning"]
+
+_STARTS = ("gradient", "zero")
+
+
+def check_count(name: str, value: int | None, *, optional: bool = False) -> None:
+    """Refuse anything but a whole number of at least 1."""
+    if value is None and optional:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def check_group(group: Mapping[str, Any]) -> None:
+    """Refuse settings of a parameter group that no step can be taken with."""
+    lr, momentum, decay = group["lr"], group["momentum"], group["weight_decay"]
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError(f"lr as a tensor must have one element, got shape {tuple(lr.shape)}")
+    if not (math.isfinite(float(lr)) and float(lr) >= 0):
+        raise ValueError(f"lr must be finite and at least 0, got {float(lr)}")
+    if not (isinstance(momentum, int | float) and 0 <= momentum < 1):
+        raise ValueError(
+            f"momentum must be in [0, 1), got {momentum}; it is the share of the old momentum "
+            "that is kept, 1 - beta in the paper"
+        )
+    if not (math.isfinite(decay) and decay >= 0):
+        raise ValueError(f"weight_decay must be finite and at least 0, got {decay}")
+    if group["momentum_start"] not in _STARTS:
+        raise unknown_name("momentum_start", str(group["momentum_start"]), _STARTS)
+
+
+def check_parameter(name: str, parameter: Tensor) -> None:
+    """Refuse parameters without a geometry."""
+    if torch.is_complex(parameter):
+        raise ValueError(
+            f"parameter {name!r} is complex; keep it as two real tensors (torch.view_as_real)"
+        )
+    if not torch.is_floating_point(parameter):
+        raise ValueError(f"parameter {name!r} has dtype {parameter.dtype}; only floats can move")
+
+
+def check_gradient(name: str, gradient: Tensor) -> None:
+    """Refuse gradients that no norm is defined for."""
+    if gradient.layout != torch.strided:
+        raise RuntimeError(
+            f"the gradient of {name!r} is sparse, and DropMuon needs dense ones; "
+            "build the embedding with sparse=False"
+        )
+
+
+def no_gradient_warning(names: str) -> str:
+    """What to say when `step()` finds nothing to move along."""
+    return (
+        f"step() found no new gradient in the active layers ({names}): nothing moved and no set "
+        "was drawn. Call loss.backward() before every step()"
+    )

@@ -1,0 +1,94 @@
+"""The spectral norm: Muon, and with the RMS scale the hidden layers of Scion."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dropmuon.norms.matrices import MatrixNorm, as_matrices
+from dropmuon.norms.orthogonalizers import Orthogonalize, choose_orthogonalizer, orthogonalize
+from dropmuon.norms.polar import Orthogonalizer
+from dropmuon.norms.precision import accumulation_dtype, check_precision
+from dropmuon.norms.scaling import Scale
+
+__all__ = ["ScaledSpectral", "Spectral"]
+
+_STACK_BELOW = 2**24
+"""m^2 n (m <= n) up to which a CPU is faster on a stack of matrices than on one after another.
+
+Measured with two cores in float32, eight matrices: 4.1 times faster at 32 x 32, 2.7 at 64 x 64,
+1.5 at 64 x 576, 1.0 to 1.3 at 256 x 256, and 0.9 at 256 x 1024.
+"""
+
+
+@dataclass(frozen=True, repr=False)
+class Spectral(MatrixNorm):
+    """The 2->2 norm, the largest singular value; its dual is the nuclear norm.
+
+    `orthogonalize` finds the direction U V^T of G = U S V^T: "newton-schulz" (default, singular
+    values between about 0.7 and 1.2), "svd" (exact), "cubic", "polar-express", coefficients,
+    an `Orthogonalizer` such as `NewtonSchulz(steps=7)`, or a function of matrices (m, n), which
+    gets (blocks, m, n) where there are blocks. What is derived from the direction, the dual norm
+    too, is as exact as the orthogonaliser. `precision` is the type to multiply matrices in; by
+    default float32, but bfloat16 for 16-bit tensors on CUDA and float64 for float64 tensors.
+    A vector is a column, so its direction is g / ||g||_2.
+    """
+
+    orthogonalize: Orthogonalize = "newton-schulz"
+    precision: torch.dtype | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "orthogonalize", choose_orthogonalizer(self.orthogonalize))
+        check_precision(self.precision)
+
+    def _norms(self, matrices: Tensor) -> Tensor:
+        norms: Tensor = torch.linalg.matrix_norm(matrices.to(accumulation_dtype(matrices)), ord=2)
+        return norms
+
+    def _steepest(self, matrices: Tensor) -> Tensor:
+        if len(matrices) == 1:
+            return orthogonalize(matrices[0], self.orthogonalize, self.precision).unsqueeze(0)
+        if _stacking_pays(matrices):
+            return orthogonalize(matrices, self.orthogonalize, self.precision)
+        return torch.stack([orthogonalize(m, self.orthogonalize, self.precision) for m in matrices])
+
+    def _directions(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        matrices = [as_matrices(g, self.blocks) for g in gs]
+        answers: dict[int, Tensor] = {}
+        for indices in self._groups(matrices):
+            stack = torch.cat([matrices[i] for i in indices])
+            sizes = [len(matrices[i]) for i in indices]
+            answers.update(zip(indices, torch.split(self._steepest(stack), sizes), strict=True))
+        for i, matrix in enumerate(matrices):
+            if i not in answers:
+                answers[i] = self._steepest(matrix)
+        return [answers[i].reshape(g.shape) for i, g in enumerate(gs)]
+
+    def _groups(self, matrices: Sequence[Tensor]) -> list[list[int]]:
+        """Indices of matrices to orthogonalise together, in groups of at least two.
+
+        A function of one's own may know nothing of batches: its matrices stay apart.
+        """
+        groups: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+        if isinstance(self.orthogonalize, Orthogonalizer):
+            for i, m in enumerate(matrices):
+                if _stacking_pays(m):
+                    groups[m.shape[-2:], m.dtype, m.device].append(i)
+        return [indices for indices in groups.values() if len(indices) > 1]
+
+
+@dataclass(frozen=True, repr=False)
+class ScaledSpectral(Spectral):
+    """The spectral norm between root mean squares: `Spectral` with scale "rms", sqrt(out / in)."""
+
+    scale: Scale = field(default="rms", kw_only=True)
+
+
+def _stacking_pays(matrices: Tensor) -> bool:
+    rows, columns = sorted(matrices.shape[-2:])
+    return matrices.device.type != "cpu" or rows * rows * columns <= _STACK_BELOW

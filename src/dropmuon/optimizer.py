@@ -1,0 +1,429 @@
+"""The step: Algorithm 1 (Drop-Muon) around `torch.optim.Optimizer`, and little else."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dropmuon import checkpoint, norms, samplers
+from dropmuon.checks import check_count, check_gradient, check_group, no_gradient_warning
+from dropmuon.draws import Draws
+from dropmuon.freezing import Freezer
+from dropmuon.layers import By, layer_groups
+from dropmuon.policies import Policy
+from dropmuon.radii import Constant, StepRule
+from dropmuon.reuse import Replay, obstacle
+from dropmuon.roster import Roster, named_groups
+from dropmuon.samplers import ActiveSet
+from dropmuon.stepping import Move, new_state, screen, take_step
+
+__all__ = ["DropMuon"]
+
+_OWN = {
+    *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite"),
+    *("_policy", "_orthogonalize", "_adamw_lr", "_obstacle", "_roster", "_freezer", "_warned"),
+    *("_steps", "_active", "_full_next", "_full_depth", "_unreached", "_skipped"),
+}
+"""Attributes that a copy or a pickle takes along, beside those of every optimizer."""
+
+
+class DropMuon(Optimizer):
+    r"""Drop-Muon: move a random set of layers per step, and let backward stop at the lowest.
+
+    .. math::
+        M_i &= \mu M_i + (1-\mu)\,\nabla_i f(X;\xi) \\
+        X_i &= X_i + \mathrm{lmo}_{\|\cdot\|_{(i)} \le t_i}(M_i)
+        \qquad\text{for } i \in S^k, \quad S^k \sim \mathcal D
+
+    Layers outside the active set :math:`S^k` keep parameters and momentum to the bit. `step()`
+    moves :math:`S^k`, then draws :math:`S^{k+1}` and freezes the rest for the next backward. The
+    draw is a function of `(seed, step)`, so all ranks agree without talking. The first step moves
+    every layer and starts its momentum at its own gradient, as the theorems assume.
+
+    Args:
+        params: a model; or `(name, parameter)` pairs; or group dicts, which may carry `layer`,
+            `norm` and any setting that holds per group (see `layer_groups`); or tensors.
+        lr: the radius :math:`t_i`, or a factor on it (see `step_rule`).
+        momentum: the share :math:`\mu` of the old momentum that is kept (the paper's beta is
+            1-mu); 0.5 unless the step rule asks for another.
+        nesterov: descend along (1-mu)*G + mu*M instead of M.
+        weight_decay: decoupled, as a factor of lr; active layers only.
+        sampler: a `samplers.Sampler` or a name: full, uniform, linear, quadratic, exponential,
+            epoch-shift.
+        total_steps: planned number of `step()` calls; gives samplers their progress.
+        resample_every: keep an active set for so many steps.
+        updates_per_batch: updates per `step(closure)`, all on one batch and one active set; what
+            the frozen layers compute is computed once.
+        truncate: False computes all gradients and skips only the updates of inactive layers.
+        policy: norm per parameter: spectral (the paper's), muon, scion, euclidean, sign, or a
+            callable of a `policies.Site`.
+        orthogonalize: newton-schulz, svd, cubic, polar-express, coefficients, or a callable.
+        seed: of the draws.
+        by, example: how a model is cut into layers, and an input to order them by execution.
+        step_rule: a `radii.StepRule`; by default a step has length lr in its layer's norm.
+        adamw_lr: learning rate of the parameters that policy "muon" gives to AdamW.
+        full_start: False samples the first step too (Algorithms 2 and 3).
+        momentum_start: "gradient", or "zero" as `torch.optim.Muon` has it.
+        maximize: ascend.
+        foreach: False moves parameters one by one (slower; for debugging).
+        error_if_nonfinite: raise on a NaN or infinite gradient instead of skipping its layer.
+    """
+
+    def __init__(
+        self,
+        params: nn.Module | Iterable[Any],
+        lr: float | Tensor = 0.1,
+        momentum: float | None = None,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        sampler: str | samplers.Sampler = "uniform",
+        total_steps: int | None = None,
+        resample_every: int = 1,
+        updates_per_batch: int = 1,
+        truncate: bool = True,
+        policy: str | Policy = "spectral",
+        orthogonalize: Any = "newton-schulz",
+        seed: int = 0,
+        *,
+        by: By = "module",
+        example: Any = None,
+        step_rule: StepRule | None = None,
+        adamw_lr: float = 3e-4,
+        full_start: bool = True,
+        momentum_start: str = "gradient",
+        maximize: bool = False,
+        foreach: bool = True,
+        error_if_nonfinite: bool = False,
+    ) -> None:
+        self.draws = Draws(samplers.by_name(sampler), seed, resample_every, total_steps, full_start)
+        self.step_rule = step_rule or Constant()
+        self.updates_per_batch = updates_per_batch
+        self.truncate = truncate
+        self.error_if_nonfinite = error_if_nonfinite
+        defaults = {
+            "lr": lr,
+            "momentum": _momentum(momentum, self.step_rule),
+            "nesterov": nesterov,
+            "weight_decay": weight_decay,
+            "maximize": maximize,
+            "momentum_start": momentum_start,
+            "foreach": foreach,
+            "norm": None,
+        }
+        _check_settings(self.draws, updates_per_batch)
+        check_group(defaults)
+        self._policy, self._orthogonalize, self._adamw_lr = policy, orthogonalize, adamw_lr
+        self._steps = 0
+        self._full_next = full_start
+        self._full_depth = 0
+        self._unreached: frozenset[str] = frozenset()
+        self._skipped: dict[str, Tensor] = {}
+        self._warned: set[str] = set()
+        self._consumed: dict[Tensor, tuple[weakref.ref[Tensor], int]] = {}
+        self._roster = Roster((), ())
+        self._obstacle = obstacle(params) if isinstance(params, nn.Module) else None
+        if isinstance(params, nn.Module):
+            params = layer_groups(params, by, policy, example, orthogonalize)
+        super().__init__(_without_pairs(params, policy, orthogonalize), defaults)
+        self._arrange()
+
+    # What a user reads
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers, in order."""
+        return self._roster.names
+
+    @property
+    def sampler(self) -> samplers.Sampler:
+        """The distribution that active sets are drawn from."""
+        return self.draws.sampler
+
+    @property
+    def active(self) -> ActiveSet:
+        """Indices of the layers that the next backward is for."""
+        return tuple(range(len(self.layers))) if self._full_depth else self._active
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How often each layer was held still because of a gradient that was not finite."""
+        counts = {name: int(count) for name, count in self._skipped.items()}
+        return {name: count for name, count in counts.items() if count}
+
+    def describe(self) -> str:
+        """A table of layers, parameters, shapes, norms and why each norm was chosen."""
+        return self._roster.table(
+            f"DropMuon: {len(self.layers)} layers, sampler {self.draws.sampler!r}"
+        )
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Everything trainable inside, as before after.
+
+        Also the place to freeze or unfreeze parameters in mid-training: inside, every flag is the
+        user's own, and what it is on leaving counts from then on.
+        """
+        self._full_depth += 1
+        self._freeze()
+        try:
+            yield
+        finally:
+            self._full_depth -= 1
+            self._freeze()
+
+    # The step
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move the active layers, then draw the next active set and freeze the rest for it."""
+        if closure is None and self.updates_per_batch > 1:
+            raise ValueError(
+                f"updates_per_batch={self.updates_per_batch} needs step(closure): a function that "
+                "clears the gradients, computes the loss, calls backward and returns the loss"
+            )
+        loss, moved = None, False
+        replay = Replay(self.updates_per_batch, self._warn_once, self._obstacle)
+        for update in range(self.updates_per_batch):
+            if closure is not None:
+                with torch.enable_grad(), replay.turn(update):
+                    value = closure()
+                loss = value if update == 0 else loss
+            moved = self._update() or moved
+        if moved:
+            self._advance()
+        else:
+            names = ", ".join(self.layers[i] for i in self.active[:3])
+            self._warn_once(no_gradient_warning(names))
+        return loss
+
+    def _update(self) -> bool:
+        """One update of the active layers; False if there was no new gradient to follow."""
+        active = self.active
+        moves = list(chain.from_iterable(map(self._moves, active)))
+        if all(map(self._is_consumed, moves)):
+            return False
+        on_host = (
+            self.error_if_nonfinite
+            or any(each.state["updates"] == 0 for each in moves)
+            or all(each.parameter.device.type == "cpu" for each in moves)
+        )
+        kept, hit = screen(moves, on_host=on_host)
+        self._count(hit)
+        take_step(kept, self.step_rule, active)
+        self._consumed = {
+            each.parameter: (weakref.ref(each.gradient), each.gradient._version) for each in moves
+        }
+        return True
+
+    def _moves(self, layer: int) -> Iterator[Move]:
+        for slot in self._roster.layers[layer]:
+            parameter, gradient = slot.parameter, slot.parameter.grad
+            if gradient is None or not parameter.requires_grad:
+                continue
+            check_gradient(slot.name, gradient)
+            state = self.state[parameter]
+            if not state:
+                state.update(new_state(parameter, slot.norm))
+            group = self.param_groups[slot.group]
+            yield Move(parameter, gradient, state, layer, slot.norm, group)
+
+    def _is_consumed(self, move: Move) -> bool:
+        """Whether nothing has written to a gradient since the last step followed it."""
+        if move.parameter not in self._consumed:
+            return False
+        gradient, version = self._consumed[move.parameter]
+        return gradient() is move.gradient and version == move.gradient._version
+
+    def _count(self, hit: dict[int, Tensor]) -> None:
+        if hit and self.error_if_nonfinite:
+            names = ", ".join(repr(self.layers[layer]) for layer in sorted(hit))
+            raise RuntimeError(
+                f"the gradient of {names} is not finite; nothing moved. Lower lr, clip gradients, "
+                "or leave error_if_nonfinite at False to skip such layers"
+            )
+        for layer, count in hit.items():
+            name = self.layers[layer]
+            self._skipped[name] = self._skipped[name] + count if name in self._skipped else count
+
+    def _advance(self) -> None:
+        """Count the step, draw the next set, freeze the rest."""
+        if self._full_next:
+            self._start_all_layers()
+        self._steps += 1
+        self._full_next = False
+        self._active = self.draws.at(self._steps, len(self.layers), self._is_reachable)
+        self._freeze()
+
+    def _start_all_layers(self) -> None:
+        """After a full step all trainable parameters have a state, and silent layers are known."""
+        silent = []
+        for name, layer in zip(self.layers, self._roster.layers, strict=True):
+            wanted = [slot for slot in layer if slot.parameter.requires_grad]
+            for slot in wanted:
+                if not self.state[slot.parameter]:
+                    self.state[slot.parameter].update(new_state(slot.parameter, slot.norm))
+            if wanted and all(slot.parameter.grad is None for slot in wanted):
+                silent.append(name)
+        if silent:
+            self._warn_once(
+                f"no gradient reached {', '.join(map(repr, silent))} in a full step; active sets "
+                "of such layers alone will be drawn again"
+            )
+        self._unreached = frozenset(silent)
+
+    def _is_reachable(self, layer: int) -> bool:
+        return self._freezer.wants(layer) and self.layers[layer] not in self._unreached
+
+    def _freeze(self) -> None:
+        self._freezer.apply(self.active if self.truncate else range(len(self.layers)))
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(message, stacklevel=5)
+
+    # Setting up, saving and loading
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters: to an existing layer, or as new last layers. The next step is full."""
+        norm = param_group.get("norm")
+        if norm is not None:
+            param_group["norm"] = norms.by_name(norm, self._orthogonalize)
+            if isinstance(param_group["norm"], norms.AdamW):
+                param_group.setdefault("lr", self._adamw_lr)
+        check_group({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+        if len(self._roster) == 0:
+            return
+        try:
+            self._arrange()
+        except ValueError:
+            self.param_groups.pop()
+            raise
+
+    def _arrange(self) -> None:
+        """Read the layers off the groups; the next step moves all of them."""
+        roster = Roster.of(self.param_groups, self._policy, self._orthogonalize)
+        self.draws.sampler.check(len(roster))
+        self.step_rule.check(len(roster))
+        self._roster = roster
+        self._freezer = Freezer([[slot.parameter for slot in layer] for layer in roster.layers])
+        self._full_next = self._steps > 0 or self.draws.full_start
+        first = self.draws.at(0, len(roster), self._is_reachable)
+        self._active = tuple(range(len(roster))) if self._full_next else first
+        self._freeze()
+        self._release_at_end()
+
+    def _release_at_end(self) -> None:
+        """When the optimizer is gone, its model's flags are as the user set them."""
+        self._finalizer = weakref.finalize(self, self._freezer.release)
+        self._finalizer.atexit = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next step depends on; `torch.load(weights_only=True)` reads it back."""
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            group["norm"] = None if group["norm"] is None else repr(group["norm"])
+            if "layer" in group:
+                group["layer"] = str(group["layer"])
+        state[checkpoint.KEY] = {
+            "version": checkpoint.VERSION,
+            "layers": list(self.layers),
+            "sampler": repr(self.draws.sampler),
+            "seed": self.draws.seed,
+            "resample_every": self.draws.resample_every,
+            "total_steps": self.draws.total_steps,
+            "full_start": self.draws.full_start,
+            "steps": self._steps,
+            "full_next": self._full_next,
+            "active": list(self._active),
+            "unreached": sorted(self._unreached),
+            "skipped": self.skipped,
+        }
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where a state was saved. A state that does not fit changes nothing."""
+        norm_of = {slot.parameter: slot.norm for slot in self._roster.slots()}
+        checkpoint.check_fit(
+            state_dict,
+            self.param_groups,
+            layers=self.layers,
+            sampler=repr(self.draws.sampler),
+            norm_of=norm_of,
+        )
+        own = state_dict[checkpoint.KEY]
+        kept = [{key: g.get(key) for key in ("norm", "layer")} for g in self.param_groups]
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != checkpoint.KEY})
+        for group, mine in zip(self.param_groups, kept, strict=True):
+            group.update({key: value for key, value in mine.items() if key in group})
+            for key, value in self.defaults.items():
+                group.setdefault(key, value)
+        for parameter, state in self.state.items():
+            if "step" in state:
+                state["step"] = state["step"].to(parameter.device)
+        for name in ("seed", "resample_every", "total_steps", "full_start"):
+            setattr(self.draws, name, own[name])
+        self._steps, self._full_next = own["steps"], own["full_next"]
+        self._active, self._unreached = tuple(own["active"]), frozenset(own["unreached"])
+        self._skipped = {name: torch.tensor(count) for name, count in own["skipped"].items()}
+        self._consumed = {}
+        self._freeze()
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {key: value for key, value in self.__dict__.items() if key in _OWN}
+        return {**super().__getstate__(), **own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._consumed = {}
+        if "_freezer" in state:
+            self._release_at_end()
+
+
+def _momentum(given: float | None, rule: StepRule) -> float:
+    """The momentum to use: what is given, else what the rule's theorem asks for, else 0.5."""
+    if given is None:
+        return 0.5 if rule.momentum is None else rule.momentum
+    if rule.momentum is not None and given != rule.momentum:
+        raise ValueError(
+            f"momentum={given} contradicts {rule!r}, whose theorem has {rule.momentum}; "
+            "leave momentum out"
+        )
+    return given
+
+
+def _check_settings(draws: Draws, updates_per_batch: int) -> None:
+    check_count("resample_every", draws.resample_every)
+    check_count("updates_per_batch", updates_per_batch)
+    check_count("total_steps", draws.total_steps, optional=True)
+    if not isinstance(draws.seed, int) or not 0 <= draws.seed < 2**64:
+        raise ValueError(f"seed must be a whole number in [0, 2**64), got {draws.seed!r}")
+    if draws.sampler.needs_progress and draws.total_steps is None:
+        raise ValueError(
+            f"total_steps is missing: {draws.sampler!r} changes with progress; give the number of "
+            "step() calls that you plan"
+        )
+
+
+def _without_pairs(params: Iterable[Any], policy: str | Policy, orthogonalize: Any) -> list[Any]:
+    """Group dicts and tensors as they are; `(name, parameter)` pairs as groups with layers."""
+    if isinstance(params, Tensor):
+        raise TypeError("params must be a model or an iterable of parameters, got a single tensor")
+    items = list(params)
+    if not items:
+        raise ValueError("params has nothing to optimize: it is empty")
+    if isinstance(items[0], tuple):
+        return named_groups(items, policy, orthogonalize)
+    return items

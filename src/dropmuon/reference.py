@@ -1,0 +1,127 @@
+"""Algorithms 1, 2 and 3 of the paper, line by line: slow, literal, and the oracle of the tests.
+
+A point X is a list of layers, each a list of tensors (the paper's X_i, where a weight and its bias
+stand side by side). Nothing is shared with the optimizer; orthogonalisation is an exact SVD.
+Variables have the paper's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["algorithm_1", "algorithm_2", "algorithm_3", "dual", "lmo", "sharp"]
+
+Point = list[list[Tensor]]
+Gradient = Callable[[Point, int], Point]
+"""The gradient at a point, in step k."""
+
+NormOf = Callable[[Tensor], str]
+"""The name of a tensor's norm."""
+
+
+def algorithm_1(
+    X: Point,
+    gradient: Gradient,
+    S: Sequence[Sequence[int]],
+    t: float,
+    beta: float,
+    norm: NormOf,
+    *,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+) -> Point:
+    """Drop-Muon: momentum and LMO steps of the layers in S[k], in step k = 0, ..., len(S)-1."""
+    X = [[x.clone() for x in layer] for layer in X]
+    M: list[list[Tensor] | None] = [None] * len(X)
+    for k, active in enumerate(S):
+        G = gradient(X, k)
+        for i in range(len(X)):
+            if i not in active:
+                continue  # M_i^k = M_i^{k-1}, X_i^{k+1} = X_i^k
+            old = M[i]
+            if old is None:
+                new = G[i]  # M_i^0 = the first gradient
+            else:
+                new = [(1 - beta) * m + beta * g for m, g in zip(old, G[i], strict=True)]
+            M[i] = new
+            for j, x in enumerate(X[i]):
+                along = beta * G[i][j] + (1 - beta) * new[j] if nesterov else new[j]
+                X[i][j] = (1 - t * weight_decay) * x + lmo(norm(x), along, t)
+    return X
+
+
+def algorithm_2(
+    X: Point,
+    gradient: Gradient,
+    S: Sequence[Sequence[int]],
+    gamma: Callable[[int, Sequence[int], float], float],
+    norm: NormOf,
+) -> Point:
+    """Deterministic Drop-Muon: X_i - gamma_i * sharp(G_i), where gamma has (i, S^k, dual(G_i)).
+
+    A layer is measured by the root of the sum of its tensors' squared norms, so that its sharp
+    operator is that of its tensors, and its dual norm the root of the sum of their squared duals.
+    """
+    X = [[x.clone() for x in layer] for layer in X]
+    for k, active in enumerate(S):
+        G = gradient(X, k)
+        for i in active:
+            duals = [float(dual(norm(x), g)) for x, g in zip(X[i], G[i], strict=True)]
+            step = gamma(i, active, sum(d**2 for d in duals) ** 0.5)
+            X[i] = [x - step * sharp(norm(x), g) for x, g in zip(X[i], G[i], strict=True)]
+    return X
+
+
+def algorithm_3(X: Point, gradient: Gradient, index: Sequence[int], gamma: float) -> Point:
+    """Randomized block coordinate descent: the layer index[k] along its gradient, in step k."""
+    X = [[x.clone() for x in layer] for layer in X]
+    for k, i in enumerate(index):
+        G = gradient(X, k)
+        X[i] = [x - gamma * g for x, g in zip(X[i], G[i], strict=True)]
+    return X
+
+
+def lmo(norm: str, g: Tensor, t: float) -> Tensor:
+    """argmin <g, z> over the z whose norm is at most t; zero for g = 0."""
+    matrix = g.reshape(g.shape[0], -1) if g.ndim else g.reshape(1, 1)
+    out, inputs = matrix.shape
+    if norm == "spectral":
+        z = _polar(matrix)
+    elif norm == "scaled-spectral":
+        z = (out / inputs) ** 0.5 * _polar(matrix)
+    elif norm == "euclidean":
+        z = _unit(matrix, matrix.norm())
+    elif norm == "sign":
+        z = matrix.sign()
+    elif norm == "column-wise":
+        z = _unit(matrix, matrix.norm(dim=0, keepdim=True))
+    elif norm == "row-wise":
+        z = _unit(matrix, matrix.norm(dim=1, keepdim=True))
+    else:
+        raise ValueError(f"norm must be one of those above, got {norm!r}")
+    return -t * z.reshape(g.shape)
+
+
+def dual(norm: str, g: Tensor) -> Tensor:
+    """The dual norm: -<g, lmo(g, 1)>."""
+    return -torch.sum(g * lmo(norm, g, 1.0))
+
+
+def sharp(norm: str, g: Tensor) -> Tensor:
+    """argmax <g, z> - ||z||^2 / 2 = -dual(g) * lmo(g, 1)."""
+    return -dual(norm, g) * lmo(norm, g, 1.0)
+
+
+def _polar(matrix: Tensor) -> Tensor:
+    """U V^T of the singular value decomposition, over the singular values that are not zero."""
+    U, Sigma, Vt = torch.linalg.svd(matrix, full_matrices=False)
+    threshold = max(matrix.shape) * torch.finfo(matrix.dtype).eps * Sigma[0]
+    keep: Tensor = (threshold < Sigma).to(matrix.dtype)
+    return torch.matmul(U * keep, Vt)
+
+
+def _unit(matrix: Tensor, length: Tensor) -> Tensor:
+    return torch.where(length > 0, matrix / torch.where(length > 0, length, 1.0), 0.0)

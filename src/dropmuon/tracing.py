@@ -1,0 +1,94 @@
+"""In which order a model uses its parameters: one forward pass, watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+__all__ = ["Uses", "first_uses"]
+
+
+@dataclass
+class Uses:
+    """Ranks of first use, by identity; a module that was never called ranks last."""
+
+    parameters: dict[int, int] = field(default_factory=dict)
+    modules: dict[int, int] = field(default_factory=dict)
+
+    def module_rank(self, module: nn.Module) -> float:
+        """When the module was first called."""
+        return self.modules.get(id(module), float("inf"))
+
+
+def first_uses(model: nn.Module, example: Any) -> Uses:
+    """Run the model once on an example and note when each parameter and module is first used.
+
+    The pass runs without gradients, in evaluation mode, and leaves modes and random number
+    generators as they were.
+    """
+    uses = Uses()
+    wanted = {id(parameter) for parameter in model.parameters()}
+    watch = _Watch(uses, wanted)
+
+    def note(module: nn.Module, args: object) -> None:
+        uses.modules.setdefault(id(module), watch.tick())
+
+    handles = [module.register_forward_pre_hook(note) for module in model.modules()]
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    try:
+        with torch.random.fork_rng(devices), _evaluation(model), torch.no_grad(), watch:
+            _call(model, example)
+    except Exception as error:
+        raise ValueError(
+            f"example could not be run through the model: {error}; give a tensor, a tuple of "
+            "positional arguments or a dict of keyword arguments"
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    return uses
+
+
+class _Watch(TorchDispatchMode):
+    """Sees every operator, so functional uses, tied weights and fused kernels are seen too."""
+
+    def __init__(self, uses: Uses, wanted: set[int]) -> None:
+        TorchDispatchMode.__init__(self)
+        self._uses, self._wanted, self._clock = uses, wanted, 0
+
+    def tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for value in tree_iter((args, kwargs or {})):
+            if id(value) in self._wanted:
+                self._uses.parameters.setdefault(id(value), self.tick())
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _evaluation(model: nn.Module) -> Iterator[None]:
+    was_training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in was_training:
+            module.training = True
+
+
+def _call(model: nn.Module, example: Any) -> None:
+    if isinstance(example, dict):
+        model(**example)
+    elif isinstance(example, tuple):
+        model(*example)
+    else:
+        model(example)

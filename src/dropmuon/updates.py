@@ -1,0 +1,105 @@
+"""How parameters move: the arithmetic of a step, as functions of lists of tensors.
+
+Nothing here knows of layers, samplers or models. All functions move their tensors in place, take
+lists of one device and one dtype, and never wait for the device.
+
+`finite` lists, where given, hold one boolean 0-dim tensor per parameter: where it is false, the
+parameter and its state keep every bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["adamw", "all_finite", "descent_directions", "move", "start_momentum"]
+
+Flags = Sequence[Tensor] | None
+Tensors = Sequence[Tensor]
+
+
+def all_finite(tensors: Tensors) -> list[Tensor]:
+    """One boolean per tensor, on its device: 0 * x is 0 for finite x only."""
+    return [total == 0 for total in (torch.sum(x) for x in torch._foreach_mul(list(tensors), 0))]
+
+
+def start_momentum(momenta: Tensors, gradients: Tensors) -> None:
+    """M = G: every layer starts at its own gradient, as the theorems assume."""
+    torch._foreach_copy_(list(momenta), list(gradients))
+
+
+def descent_directions(
+    momenta: Tensors, gradients: Tensors, *, momentum: float, nesterov: bool, finite: Flags = None
+) -> list[Tensor]:
+    """M = momentum*M + (1-momentum)*G (Algorithm 1, beta = 1-momentum); what to descend along.
+
+    With Nesterov's look-ahead that is (1-momentum)*G + momentum*M, otherwise M itself.
+    """
+    kept, fresh = list(momenta), list(gradients)
+    if finite is not None:
+        fresh = [torch.where(ok, g, m) for ok, g, m in zip(finite, fresh, kept, strict=True)]
+    torch._foreach_lerp_(kept, fresh, 1 - momentum)
+    return list(torch._foreach_lerp(fresh, kept, momentum)) if nesterov else kept
+
+
+def move(
+    parameters: Tensors,
+    directions: Tensors,
+    *,
+    lengths: float | Sequence[float | Tensor],
+    decay: float = 0.0,
+    finite: Flags = None,
+) -> None:
+    """X = (1 - decay)*X - length*D, where D is the unit direction of the layer's norm."""
+    targets, steps = list(parameters), list(directions)
+    if finite is None:
+        if decay:
+            torch._foreach_mul_(targets, 1 - decay)
+        if isinstance(lengths, float):
+            torch._foreach_add_(targets, steps, alpha=-lengths)
+            return
+        for x, d, length in zip(targets, steps, lengths, strict=True):
+            x.sub_(d * length)
+        return
+    each = [lengths] * len(targets) if isinstance(lengths, float) else lengths
+    for x, d, length, ok in zip(targets, steps, each, finite, strict=True):
+        moved = x * (1 - decay) - d * length
+        x.copy_(torch.where(ok, moved, x))
+
+
+def adamw(
+    parameters: Tensors,
+    gradients: Tensors,
+    averages: Tensors,
+    squares: Tensors,
+    steps: Tensors,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    decay: float,
+    finite: Flags = None,
+) -> None:
+    """AdamW (Loshchilov and Hutter, 2019) for parameters that a user keeps out of the LMO steps."""
+    beta1, beta2 = betas
+    flags = finite if finite is not None else [None] * len(list(parameters))
+    for x, g, m, v, k, ok in zip(
+        parameters, gradients, averages, squares, steps, flags, strict=True
+    ):
+        if ok is None:
+            k.add_(1)
+            m.lerp_(g, 1 - beta1)
+            v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            target = x
+        else:
+            k.add_(ok)
+            m.copy_(torch.where(ok, torch.lerp(m, g, 1 - beta1), m))
+            v.copy_(torch.where(ok, v * beta2 + (1 - beta2) * g * g, v))
+            target = x.clone()
+        target.mul_(1 - decay)
+        scale = (v / (1 - beta2**k)).sqrt_().add_(eps)
+        target.sub_((lr / (1 - beta1**k)) * (m / scale))
+        if ok is not None:
+            x.copy_(torch.where(ok, target, x))
