@@ -14,6 +14,11 @@ __all__ = ["KEY", "VERSION", "check_fit"]
 KEY = "dropmuon"
 VERSION = 1
 
+_FIELDS = {
+    *("version", "layers", "sampler", "seed", "resample_every", "total_steps", "full_start"),
+    *("steps", "full_next", "active", "unreached", "skipped"),
+}
+
 
 def check_fit(
     saved: Mapping[str, Any],
@@ -27,6 +32,11 @@ def check_fit(
     own = saved.get(KEY)
     if not isinstance(own, Mapping) or "param_groups" not in saved or "state" not in saved:
         raise ValueError("state_dict is not one of DropMuon; it has no entry 'dropmuon'")
+    missing = _FIELDS - own.keys()
+    if missing:
+        raise ValueError(
+            f"state_dict is not complete: 'dropmuon' lacks {', '.join(sorted(missing))}"
+        )
     if own["version"] > VERSION:
         raise ValueError(
             f"state_dict has version {own['version']}, and this dropmuon reads up to {VERSION}; "

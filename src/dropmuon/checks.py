@@ -29,17 +29,21 @@ def check_group(group: Mapping[str, Any]) -> None:
     lr, momentum, decay = group["lr"], group["momentum"], group["weight_decay"]
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"lr as a tensor must have one element, got shape {tuple(lr.shape)}")
-    if not (math.isfinite(float(lr)) and float(lr) >= 0):
-        raise ValueError(f"lr must be finite and at least 0, got {float(lr)}")
+    if not _is_length(float(lr) if isinstance(lr, Tensor) else lr):
+        raise ValueError(f"lr must be a finite number of at least 0, got {lr!r}")
     if not (isinstance(momentum, int | float) and 0 <= momentum < 1):
         raise ValueError(
             f"momentum must be in [0, 1), got {momentum}; it is the share of the old momentum "
             "that is kept, 1 - beta in the paper"
         )
-    if not (math.isfinite(decay) and decay >= 0):
-        raise ValueError(f"weight_decay must be finite and at least 0, got {decay}")
+    if not _is_length(decay):
+        raise ValueError(f"weight_decay must be a finite number of at least 0, got {decay!r}")
     if group["momentum_start"] not in _STARTS:
         raise unknown_name("momentum_start", str(group["momentum_start"]), _STARTS)
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
 
 
 def check_parameter(name: str, parameter: Tensor) -> None:

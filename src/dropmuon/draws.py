@@ -37,7 +37,9 @@ class Draws:
             return everything
         window = (step - int(self.full_start)) // self.resample_every
         first = window * self.resample_every + int(self.full_start)
-        rng = np.random.Generator(np.random.Philox(key=[self.seed, window]))
+        rng = np.random.Generator(
+            np.random.Philox(key=np.array([self.seed, window], dtype=np.uint64))
+        )
         for _ in range(_TRIES):
             drawn = self.sampler.sample(num_layers, rng, self.progress(first))
             if any(map(reachable, drawn)):

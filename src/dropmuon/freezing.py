@@ -7,11 +7,12 @@ its own. If the order of layers is wrong, savings are lost and never a gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
-from dropmuon.layers import FROZEN_MARK, wants_training
+from dropmuon.marks import Owner, mark, wants_training
 
 __all__ = ["Freezer"]
 
@@ -23,11 +24,14 @@ class Freezer:
     user's wish from then on.
     """
 
-    def __init__(self, layers: Sequence[Sequence[Tensor]]) -> None:
+    def __init__(
+        self, layers: Sequence[Sequence[Tensor]], owners: Mapping[Tensor, Owner] | None = None
+    ) -> None:
         self._parameters = [p for members in layers for p in members]
+        self._owner = [(owners or {}).get(p) for p in self._parameters]
         self._layer = [index for index, members in enumerate(layers) for _ in members]
         self._shown = [p.requires_grad for p in self._parameters]
-        self._wanted = [wants_training(p) for p in self._parameters]
+        self._wanted = list(map(wants_training, self._parameters, self._owner))
         self._num_wanted = [0] * len(layers)
         for layer, wanted in zip(self._layer, self._wanted, strict=True):
             self._num_wanted[layer] += wanted
@@ -54,7 +58,7 @@ class Freezer:
                 shown[i] = flag
                 self._num_wanted[self._layer[i]] += flag - self._wanted[i]
                 self._wanted[i] = flag
-                _mark(parameter, frozen=False)
+                mark(parameter, self._owner[i], frozen=False)
 
     def wants(self, layer: int) -> bool:
         """Whether any parameter of a layer is one the user wants trained."""
@@ -64,15 +68,12 @@ class Freezer:
         """Give all flags back as the user wants them."""
         self.apply(range(len(self._num_wanted)))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or a pickle of an optimizer does not take the user's modules along."""
+        return {**self.__dict__, "_owner": [None] * len(self._owner)}
+
     def _show(self, i: int, show: bool) -> None:
         parameter = self._parameters[i]
         parameter.requires_grad = show
         self._shown[i] = show
-        _mark(parameter, frozen=not show)
-
-
-def _mark(parameter: Tensor, *, frozen: bool) -> None:
-    if frozen:
-        setattr(parameter, FROZEN_MARK, True)
-    elif hasattr(parameter, FROZEN_MARK):
-        delattr(parameter, FROZEN_MARK)
+        mark(parameter, self._owner[i], frozen=not show)

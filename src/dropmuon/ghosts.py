@@ -7,7 +7,7 @@ on never notices; an operator that really reads it gets the value, kept or compu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dropmuon.randomness import RandomState
 
-__all__ = ["Call", "Ghost", "Token", "real", "tensors_in"]
+__all__ = ["Call", "Ghost", "Token", "autocast_state", "real", "tensors_in"]
 
 
 class Token:
@@ -68,6 +68,10 @@ class Ghost(Tensor):
         """The value that this ghost stands for."""
         return self.resolved if self.resolved is not None else self.token.value()
 
+    def become_real(self) -> None:
+        """Turn this very object into a plain tensor with its value: someone has kept it."""
+        torch.utils.swap_tensors(self, self.value().detach().clone())
+
 
 class Call:
     """A function and its inputs, as a recipe in which tensors of this batch are tokens."""
@@ -78,7 +82,9 @@ class Call:
         self._func = func
         self._inputs = _swap((args, kwargs), Tensor, lambda t: token_of(t) or t)
         self._output: Any = None
-        self._written: list[tuple[int, Token]] = []
+        self._written: list[int] = []
+        self._tokens: list[Token] = []
+        self._autocast = autocast_state()
         self._random: tuple[RandomState, RandomState] | None = None
         self._is_statistic = False
 
@@ -96,7 +102,8 @@ class Call:
         results = tensors_in(output)
         new = {id(t): (t, Token(self, n, t)) for n, t in enumerate(results) if id(t) not in places}
         changed = [(t, Token(self, len(results) + n, t)) for n, t in enumerate(written)]
-        self._written = [(places[id(t)], token) for t, token in changed]
+        self._written = [places[id(t)] for t in written]
+        self._tokens = [token for _, token in changed]
         self._output = _swap(
             output, Tensor, lambda t: new[id(t)][1] if id(t) in new else _Input(places[id(t)])
         )
@@ -112,16 +119,19 @@ class Call:
         now = RandomState.now()
         if self._random is not None:
             self._random[0].restore()
+        around = autocast_state()
+        set_autocast(self._autocast)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             output = self._func(*args, **kwargs)
+        set_autocast(around)
         now.restore()
         inputs = tensors_in((args, kwargs))
-        return tensors_in(output) + [inputs[place] for place, _ in self._written]
+        return tensors_in(output) + [inputs[place] for place in self._written]
 
     def can_replay(self, args: Any, kwargs: Any) -> bool:
         """Whether everything that the function would write to is a ghost."""
         inputs = tensors_in((args, kwargs))
-        return all(isinstance(inputs[place], Ghost) for place, _ in self._written)
+        return all(isinstance(inputs[place], Ghost) for place in self._written)
 
     def replay(self, args: Any, kwargs: Any) -> Any:
         """Answer with ghosts, and leave behind what the function would: statistics, generators."""
@@ -130,12 +140,16 @@ class Call:
         if self._random is not None:
             self._random[1].restore()
         inputs = tensors_in((args, kwargs))
-        for place, token in self._written:
+        for place, token in zip(self._written, self._tokens, strict=True):
             ghost = inputs[place]
             assert isinstance(ghost, Ghost)
             ghost.token = token
         ghosts = _swap(self._output, Token, Ghost)
         return _swap(ghosts, _Input, lambda passed: inputs[passed.place])
+
+    def forget(self) -> None:
+        """Let go of all values: nothing will be replayed any more."""
+        self._output, self._tokens = None, []
 
 
 class _Input:
@@ -145,9 +159,28 @@ class _Input:
         self.place = place
 
 
-def real(tree: Any) -> Any:
-    """The same arguments with values in place of ghosts."""
-    return _swap(tree, Ghost, Ghost.value)
+Autocast = tuple[tuple[str, bool, torch.dtype], ...]
+
+
+def autocast_state() -> Autocast:
+    """Whether and to what functions cast their inputs now, by device."""
+    return tuple(
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+    )
+
+
+def set_autocast(state: Autocast) -> None:
+    """Cast as in a state from now on."""
+    for device, enabled, dtype in state:
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+
+
+def real(tree: Any, values: Mapping[int, Tensor] | None = None) -> Any:
+    """The same arguments with values in place of ghosts: those given by identity, or their own."""
+    known = values or {}
+    return _swap(tree, Ghost, lambda ghost: known[id(ghost)] if known else ghost.value())
 
 
 def tensors_in(tree: Any) -> list[Tensor]:

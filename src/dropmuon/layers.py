@@ -12,27 +12,23 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
+from dropmuon import marks
 from dropmuon.errors import unknown_name
 from dropmuon.policies import Choice, Policy, Site, choose
 from dropmuon.tracing import first_uses
 
 __all__ = [
-    "FROZEN_MARK",
     "By",
     "Layer",
     "Member",
     "layer_groups",
     "model_layers",
     "owner_label",
-    "wants_training",
 ]
 
 By = str | Callable[[str, nn.Parameter], Hashable]
-
-FROZEN_MARK = "_dropmuon_frozen"
-"""Attribute of a parameter that an optimizer froze for the moment: its user wants it trained."""
 
 _NEVER = 1 << 62
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -51,6 +47,11 @@ class Member:
     def owner(self) -> str:
         """The qualified name of the owning module, or the model's class for its own parameters."""
         return owner_label(self.name, self.module)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the user wants it trained, whatever an optimizer froze for the moment."""
+        return marks.wants_training(self.parameter, (self.module, self.name.rpartition(".")[2]))
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,7 @@ def model_layers(
         found.setdefault(label(member), []).append(member)
     layers = [Layer(str(name), tuple(group)) for name, group in found.items()]
     if not include_frozen:
-        layers = [
-            layer for layer in layers if any(wants_training(m.parameter) for m in layer.members)
-        ]
+        layers = [layer for layer in layers if any(m.is_wanted for m in layer.members)]
     if not layers:
         raise ValueError(_nothing_to_train(model, has_parameters=bool(members)))
     return _adopt_unreached(layers, unreached)
@@ -116,11 +115,6 @@ def owner_label(name: str, module: nn.Module | None = None) -> str:
     """The label of the layer that owns a parameter: its qualified name without the last part."""
     head, _, _ = name.rpartition(".")
     return head or (type(module).__name__ if module is not None else name)
-
-
-def wants_training(parameter: Tensor) -> bool:
-    """Whether the user wants a parameter trained, whatever an optimizer froze for the moment."""
-    return parameter.requires_grad or hasattr(parameter, FROZEN_MARK)
 
 
 def clean_name(name: str) -> str:
@@ -182,7 +176,9 @@ def _labeller(model: nn.Module, by: By, members: list[Member]) -> Callable[[Memb
     if by == "block":
         labels = _block_labels(_unwrap(model), members)
         return lambda member: labels[member.name]
-    raise unknown_name("by", by, ["module", "block"])
+    if isinstance(by, str):
+        raise unknown_name("by", by, ["module", "block"])
+    raise TypeError(f"by must be 'module', 'block' or a callable, got {by!r}")
 
 
 def _block_labels(model: nn.Module, members: list[Member]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -18,6 +19,7 @@ from dropmuon.checks import check_count, check_gradient, check_group, no_gradien
 from dropmuon.draws import Draws
 from dropmuon.freezing import Freezer
 from dropmuon.layers import By, layer_groups
+from dropmuon.marks import Owner, owners
 from dropmuon.policies import Policy
 from dropmuon.radii import Constant, StepRule
 from dropmuon.reuse import Replay, obstacle
@@ -104,7 +106,7 @@ class DropMuon(Optimizer):
         error_if_nonfinite: bool = False,
     ) -> None:
         self.draws = Draws(samplers.by_name(sampler), seed, resample_every, total_steps, full_start)
-        self.step_rule = step_rule or Constant()
+        self.step_rule = _step_rule(step_rule)
         self.updates_per_batch = updates_per_batch
         self.truncate = truncate
         self.error_if_nonfinite = error_if_nonfinite
@@ -129,8 +131,11 @@ class DropMuon(Optimizer):
         self._warned: set[str] = set()
         self._consumed: dict[Tensor, tuple[weakref.ref[Tensor], int]] = {}
         self._roster = Roster((), ())
-        self._obstacle = obstacle(params) if isinstance(params, nn.Module) else None
+        self._finalizer: weakref.finalize[[], DropMuon] | None = None
+        self._obstacle: str | None = None
+        self._owners: dict[Tensor, Owner] = {}
         if isinstance(params, nn.Module):
+            self._obstacle, self._owners = obstacle(params), owners(params)
             params = layer_groups(params, by, policy, example, orthogonalize)
         super().__init__(_without_pairs(params, policy, orthogonalize), defaults)
         self._arrange()
@@ -193,13 +198,13 @@ class DropMuon(Optimizer):
                 "clears the gradients, computes the loss, calls backward and returns the loss"
             )
         loss, moved = None, False
-        replay = Replay(self.updates_per_batch, self._warn_once, self._obstacle)
-        for update in range(self.updates_per_batch):
-            if closure is not None:
-                with torch.enable_grad(), replay.turn(update):
-                    value = closure()
-                loss = value if update == 0 else loss
-            moved = self._update() or moved
+        with Replay(self.updates_per_batch, self._warn_once, self._obstacle) as replay:
+            for update in range(self.updates_per_batch):
+                if closure is not None:
+                    with torch.enable_grad(), replay.turn(update):
+                        value = closure()
+                    loss = value if update == 0 else loss
+                moved = self._update() or moved
         if moved:
             self._advance()
         else:
@@ -308,7 +313,7 @@ class DropMuon(Optimizer):
             return
         try:
             self._arrange()
-        except ValueError:
+        except BaseException:
             self.param_groups.pop()
             raise
 
@@ -318,7 +323,8 @@ class DropMuon(Optimizer):
         self.draws.sampler.check(len(roster))
         self.step_rule.check(len(roster))
         self._roster = roster
-        self._freezer = Freezer([[slot.parameter for slot in layer] for layer in roster.layers])
+        parameters = [[slot.parameter for slot in layer] for layer in roster.layers]
+        self._freezer = Freezer(parameters, self._owners)
         self._full_next = self._steps > 0 or self.draws.full_start
         first = self.draws.at(0, len(roster), self._is_reachable)
         self._active = tuple(range(len(roster))) if self._full_next else first
@@ -327,12 +333,15 @@ class DropMuon(Optimizer):
 
     def _release_at_end(self) -> None:
         """When the optimizer is gone, its model's flags are as the user set them."""
+        if self._finalizer is not None:
+            self._finalizer.detach()
         self._finalizer = weakref.finalize(self, self._freezer.release)
         self._finalizer.atexit = False
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on; `torch.load(weights_only=True)` reads it back."""
-        state = super().state_dict()
+        with _no_hooks(self, "_optimizer_state_dict_post_hooks") as hooks:
+            state = super().state_dict()
         for group in state["param_groups"]:
             group["norm"] = None if group["norm"] is None else repr(group["norm"])
             if "layer" in group:
@@ -351,10 +360,19 @@ class DropMuon(Optimizer):
             "unreached": sorted(self._unreached),
             "skipped": self.skipped,
         }
-        return state
+        return _call_hooks(hooks, self, state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where a state was saved. A state that does not fit changes nothing."""
+        with (
+            _no_hooks(self, "_optimizer_load_state_dict_pre_hooks") as before,
+            _no_hooks(self, "_optimizer_load_state_dict_post_hooks") as after,
+        ):
+            self._load(_call_hooks(before, self, dict(state_dict)))
+        for hook in after.values():
+            hook(self)
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
         norm_of = {slot.parameter: slot.norm for slot in self._roster.slots()}
         checkpoint.check_fit(
             state_dict,
@@ -364,11 +382,12 @@ class DropMuon(Optimizer):
             norm_of=norm_of,
         )
         own = state_dict[checkpoint.KEY]
+        defaults = dict(self.defaults)
         kept = [{key: g.get(key) for key in ("norm", "layer")} for g in self.param_groups]
         super().load_state_dict({k: v for k, v in state_dict.items() if k != checkpoint.KEY})
         for group, mine in zip(self.param_groups, kept, strict=True):
             group.update({key: value for key, value in mine.items() if key in group})
-            for key, value in self.defaults.items():
+            for key, value in defaults.items():
                 group.setdefault(key, value)
         for parameter, state in self.state.items():
             if "step" in state:
@@ -389,7 +408,40 @@ class DropMuon(Optimizer):
         super().__setstate__(state)
         self._consumed = {}
         if "_freezer" in state:
+            self._owners, self._finalizer = {}, None
             self._release_at_end()
+
+
+@contextmanager
+def _no_hooks(optimizer: DropMuon, name: str) -> Iterator[dict[int, Any]]:
+    """Take the hooks away from the base class, for the caller to call when all is there."""
+    hooks = getattr(optimizer, name)
+    setattr(optimizer, name, OrderedDict())
+    try:
+        yield hooks
+    finally:
+        setattr(optimizer, name, hooks)
+
+
+def _call_hooks(
+    hooks: dict[int, Any], optimizer: DropMuon, state: dict[str, Any]
+) -> dict[str, Any]:
+    for hook in hooks.values():
+        answer = hook(optimizer, state)
+        state = state if answer is None else answer
+    return state
+
+
+def _step_rule(rule: StepRule | None) -> StepRule:
+    if rule is not None and not isinstance(rule, StepRule):
+        raise TypeError(
+            f"step_rule must be a radii.StepRule, got {_kind_of(rule)}; for a fixed length, set lr"
+        )
+    return rule or Constant()
+
+
+def _kind_of(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def _momentum(given: float | None, rule: StepRule) -> float:
@@ -419,11 +471,14 @@ def _check_settings(draws: Draws, updates_per_batch: int) -> None:
 
 def _without_pairs(params: Iterable[Any], policy: str | Policy, orthogonalize: Any) -> list[Any]:
     """Group dicts and tensors as they are; `(name, parameter)` pairs as groups with layers."""
-    if isinstance(params, Tensor):
-        raise TypeError("params must be a model or an iterable of parameters, got a single tensor")
+    if isinstance(params, Tensor | str | type) or not isinstance(params, Iterable):
+        raise TypeError(
+            f"params must be a model or an iterable of parameters, got {_kind_of(params)}; "
+            "give model, model.parameters(), model.named_parameters() or groups"
+        )
     items = list(params)
     if not items:
         raise ValueError("params has nothing to optimize: it is empty")
-    if isinstance(items[0], tuple):
+    if all(isinstance(item, tuple) for item in items):
         return named_groups(items, policy, orthogonalize)
     return items

@@ -26,8 +26,13 @@ class Site:
 
     @property
     def is_matrix(self) -> bool:
-        """Two or more axes: a linear map, a convolution, an embedding table."""
-        return self.parameter.ndim >= 2
+        """Two or more axes: a linear map, a convolution, an embedding table.
+
+        A vector that was given axes of one to broadcast, as a layer scale (C, 1, 1), is none.
+        """
+        shape = self.parameter.shape
+        is_scale = len(shape) >= 3 and self.parameter.numel() == shape[0]
+        return len(shape) >= 2 and not (is_scale and self.groups == 1)
 
     @property
     def is_embedding(self) -> bool:
@@ -43,10 +48,11 @@ class Site:
     def groups(self) -> int:
         """Groups of a convolution: its matrix is block-diagonal with so many blocks."""
         groups = getattr(self.module, "groups", 1) if self.parameter.ndim >= 3 else 1
-        return groups if isinstance(groups, int) and not self._is_transposed else 1
+        return groups if isinstance(groups, int) else 1
 
     @property
-    def _is_transposed(self) -> bool:
+    def is_transposed(self) -> bool:
+        """A transposed convolution, whose first axis is its input."""
         return bool(getattr(self.module, "transposed", False))
 
 
@@ -85,6 +91,8 @@ def _spectral(site: Site, orthogonalize: Any, scale: str | float = 1.0) -> Choic
     norm = norms.Spectral(orthogonalize=orthogonalize, scale=scale, blocks=site.groups)
     if site.groups > 1:
         return Choice(norm, f"a convolution of {site.groups} groups: block-diagonal")
+    if site.is_transposed:
+        return Choice(norm, "a transposed convolution, as a matrix (in, out*kernel)")
     if site.parameter.ndim >= 3:
         return Choice(norm, "a convolution, as a matrix (out, in*kernel)")
     return Choice(norm, "a matrix")

@@ -121,8 +121,10 @@ class Horizon(StepRule):
     """
 
     def __init__(self, steps: int, eta: Constants = 1.0) -> None:
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, got {steps}; it is the planned horizon K")
+        if not isinstance(steps, int) or steps < 1:
+            raise ValueError(
+                f"steps must be a whole number of at least 1, got {steps!r}; it is the horizon K"
+            )
         self.steps = steps
         self.momentum = 1.0 - (steps + 1) ** -0.5
         self._eta = _Table("eta", eta, positive=True)

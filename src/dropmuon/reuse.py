@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dropmuon.ghosts import Call, Ghost, Token, real, tensors_in
+from dropmuon.ghosts import Call, Ghost, Token, autocast_state, real, tensors_in
 from dropmuon.randomness import RandomState
 
 __all__ = ["Replay", "obstacle"]
@@ -37,13 +37,24 @@ def _members(*names: str) -> set[Any]:
     return {member if callable(member) else member.__get__ for member in found}
 
 
+def _accessors(name: str) -> tuple[Any, Any]:
+    """Getter and setter of a property of a tensor, as torch functions."""
+    member = getattr(Tensor, name)
+    return member.__get__, member.__set__
+
+
 _METADATA = _members(
     *("shape", "dtype", "device", "ndim", "requires_grad", "layout", "is_sparse", "is_cuda"),
     *("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "__len__"),
 )
 _OPAQUE = _members(
-    *("data", "grad", "grad_fn", "is_leaf", "numpy", "data_ptr", "untyped_storage"),
-    *("register_hook", "retain_grad", "backward", "requires_grad_"),
+    *("grad", "grad_fn", "is_leaf", "numpy", "data_ptr", "untyped_storage"),
+    *("register_hook", "retain_grad", "backward"),
+)
+# What is written through these leaves no trace, or starts gradients where none were.
+_TROUBLE = dict.fromkeys(_accessors("data"), "the closure uses the .data of a tensor")
+_TROUBLE |= dict.fromkeys(
+    (_accessors("requires_grad")[1], Tensor.requires_grad_), "gradients start in a frozen layer"
 )
 # These write to running statistics without a trace in their versions.
 _OPAQUE |= {torch.batch_norm, torch.native_batch_norm, torch.instance_norm}
@@ -63,6 +74,13 @@ class Replay:
         if self._watch is not None and against is not None:
             self._watch.give_up(against)
 
+    def __enter__(self) -> Replay:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._watch is not None:
+            self._watch.forget()
+
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
         """Run the closure of one update inside."""
@@ -75,6 +93,7 @@ class Replay:
         self._watch.recording = number == 0
         with self._watch if self._watch.safe else nullcontext():
             yield
+        self._watch.settle()
 
 
 def obstacle(model: nn.Module) -> str | None:
@@ -82,7 +101,7 @@ def obstacle(model: nn.Module) -> str | None:
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             return "the model has scripted modules"
-        if "_orig_mod" in module._modules:
+        if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
             return "the model has compiled modules"
     return None
 
@@ -102,11 +121,28 @@ class _Watch(TorchFunctionMode):
         self._asked: dict[Any, int] = {}
         self._marks: dict[int, tuple[weakref.ref[Tensor], Token | None]] = {}
         self._viewed: set[int] = set()
+        self._statistics: dict[int, int] = {}
+        self._ghosts: list[weakref.ref[Ghost]] = []
 
     def __enter__(self) -> _Watch:
         self._asked.clear()
         TorchFunctionMode.__enter__(self)
         return self
+
+    def forget(self) -> None:
+        """Let go of everything that was kept for this batch."""
+        for call in self._calls.values():
+            call.forget()
+        self._calls.clear()
+        self._marks.clear()
+
+    def settle(self) -> None:
+        """Make real what someone kept of a turn: a cache in a module, an output to look at."""
+        alive = [ghost() for ghost in self._ghosts]
+        self._ghosts.clear()
+        for ghost in alive:
+            if ghost is not None:
+                ghost.become_real()
 
     def give_up(self, reason: str) -> None:
         """Recompute from now on, and say why."""
@@ -117,13 +153,20 @@ class _Watch(TorchFunctionMode):
         args, kwargs = _bound(func, args, kwargs or {})
         if func in _METADATA:
             return func(*args, **kwargs)
+        if func in _TROUBLE and not args[0].requires_grad and self.safe:
+            self.give_up(_TROUBLE[func])
         try:
             key = self._key(func, args, kwargs)
         except _Unknown:
             return self._run(func, args, kwargs)
+        finally:
+            self._note_statistics(func, kwargs)
         call = self._calls.get(key)
         if call is not None and call.can_replay(args, kwargs):
-            return call.replay(args, kwargs)
+            output = call.replay(args, kwargs)
+            ghosts = (t for t in tensors_in(output) if isinstance(t, Ghost))
+            self._ghosts += map(weakref.ref, ghosts)
+            return output
         if self.recording and call is None:
             return self._record(key, func, args, kwargs)
         return self._run(func, args, kwargs)
@@ -134,7 +177,7 @@ class _Watch(TorchFunctionMode):
             raise _Unknown
         if _accumulates_statistics(func, kwargs):  # which are written and not read
             kwargs = {**kwargs, "running_mean": None, "running_var": None, "momentum": None}
-        key = (func, self._part(args), self._part(kwargs), *_modes())
+        key = (func, self._part(args), self._part(kwargs), autocast_state())
         self._asked[key] = asked = self._asked.get(key, 0) + 1
         return (*key, asked)
 
@@ -161,7 +204,7 @@ class _Watch(TorchFunctionMode):
         if tensor.requires_grad or not plain or tensor.is_inference():
             raise _Unknown
         if not self._is_marked(tensor):
-            return Tensor, id(tensor), tensor._version
+            return Tensor, id(tensor), tensor._version, self._statistics.get(id(tensor), 0)
         token = self._token_of(tensor)
         if token is None:
             raise _Unknown
@@ -181,8 +224,9 @@ class _Watch(TorchFunctionMode):
         is_statistic = _accumulates_statistics(func, kwargs)
         self._look_for_trouble(tensors_in(output), written)
         is_own = all(self._token_of(t) is not None for t in written)
-        if not (self.safe and is_own and _is_made_of_tensors(output)):
-            self._keep(inputs)
+        is_answer = _is_made_of_tensors(output) or (output is None and bool(written))
+        if not (self.safe and is_own and is_answer):
+            self._keep([t for t in inputs if not any(t is w for w in written)])
             self._mark_moving(output, inputs, written)
             return output
         random = None if before == after else (before, after)
@@ -196,7 +240,9 @@ class _Watch(TorchFunctionMode):
 
     def _look_for_trouble(self, outputs: list[Tensor], written: list[Tensor]) -> None:
         if any(tensor.requires_grad for tensor in outputs):
-            self.give_up("gradients start inside a frozen layer")
+            self.give_up("gradients start in a frozen layer")
+        if any(tensor.is_inference() for tensor in outputs):
+            self.give_up("the closure computes in inference mode")
         for tensor in written:
             shared = tensor._is_view() or id(tensor) in self._viewed
             if shared and self._token_of(tensor) is not None:
@@ -207,16 +253,26 @@ class _Watch(TorchFunctionMode):
         inputs = tensors_in((args, kwargs))
         if self.recording:
             self._keep(inputs, copy=_writes(func))
-        elif _writes(func):
-            for ghost in inputs:
-                if isinstance(ghost, Ghost):
-                    ghost.resolved = ghost.value().clone()
-        own = [t for t in inputs if not isinstance(t, Ghost) and not t.is_inference()]
-        versions = [t._version for t in own]
-        output = func(*real(args), **real(kwargs))
-        written = [t for t, v in zip(own, versions, strict=True) if t._version != v]
-        self._mark_moving(output, own, written)
+        values = {id(t): t.value() for t in inputs if isinstance(t, Ghost)}
+        if _writes(func):
+            values = {key: value.clone() for key, value in values.items()}
+        given = [values.get(id(t), t) for t in inputs]
+        versions = [None if t.is_inference() else t._version for t in given]
+        output = func(*real(args, values), **real(kwargs, values))
+        written = []
+        for tensor, value, version in zip(inputs, given, versions, strict=True):
+            if version is not None and value._version != version:
+                written.append(tensor)
+                if isinstance(tensor, Ghost):
+                    tensor.resolved = value
+        self._mark_moving(output, inputs, [t for t in written if not isinstance(t, Ghost)])
         return output
+
+    def _note_statistics(self, func: Any, kwargs: Any) -> None:
+        """Running statistics change without a trace in their versions: count their writes."""
+        if _accumulates_statistics(func, kwargs):
+            for statistic in (kwargs["running_mean"], kwargs["running_var"]):
+                self._statistics[id(statistic)] = self._statistics.get(id(statistic), 0) + 1
 
     def _keep(self, tensors: list[Tensor], *, copy: bool = False) -> None:
         for tensor in tensors:
@@ -241,10 +297,6 @@ class _Watch(TorchFunctionMode):
         return self._marks[id(tensor)][1] if self._is_marked(tensor) else None
 
 
-def _modes() -> tuple[Any, ...]:
-    return torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
-
-
 def _bound(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """Arguments as given; those of batch norm by name, with defaults."""
     if func is not _BATCH_NORM:
@@ -265,8 +317,9 @@ def _writes(func: Any) -> bool:
 
 
 def _is_made_of_tensors(output: Any) -> bool:
-    return isinstance(output, Tensor) or (
-        isinstance(output, list | tuple)
-        and len(output) > 0
-        and all(isinstance(item, Tensor) for item in output)
-    )
+    """Tensors, perhaps nested, and None where a function has nothing to return."""
+    if isinstance(output, list | tuple):
+        return bool(tensors_in(output)) and all(
+            item is None or _is_made_of_tensors(item) for item in output
+        )
+    return isinstance(output, Tensor)

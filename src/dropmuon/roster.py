@@ -73,7 +73,7 @@ class Roster:
         for name, layer in zip(self.names, self.layers, strict=True):
             alike: dict[tuple[str, str], list[Slot]] = {}
             for slot in layer:
-                alike.setdefault((repr(slot.norm), slot.reason), []).append(slot)
+                alike.setdefault((str(slot.norm), slot.reason), []).append(slot)
             rows += [_row(name, slots) for slots in alike.values()]
         return table(title, rows)
 
@@ -132,6 +132,6 @@ def _row(layer: str, slots: Sequence[Slot]) -> Row:
         tuple(slot.name for slot in slots),
         tuple(tuple(slot.parameter.shape) for slot in slots),
         sum(slot.parameter.numel() for slot in slots),
-        repr(slots[0].norm),
+        str(slots[0].norm),
         slots[0].reason,
     )

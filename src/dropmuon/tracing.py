@@ -43,7 +43,7 @@ def first_uses(model: nn.Module, example: Any) -> Uses:
     handles = [module.register_forward_pre_hook(note) for module in model.modules()]
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     try:
-        with torch.random.fork_rng(devices), _evaluation(model), torch.no_grad(), watch:
+        with torch.random.fork_rng(devices), _untouched(model), torch.no_grad(), watch:
             _call(model, example)
     except Exception as error:
         raise ValueError(
@@ -75,14 +75,23 @@ class _Watch(TorchDispatchMode):
 
 
 @contextmanager
-def _evaluation(model: nn.Module) -> Iterator[None]:
+def _untouched(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; modes and buffers as they were after."""
     was_training = [module for module in model.modules() if module.training]
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]
+    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     model.eval()
     try:
         yield
     finally:
         for module in was_training:
             module.training = True
+        for module, own in buffers:
+            module._buffers.clear()
+            module._buffers.update(own)
+        for buffer, value in values:
+            if not torch.equal(buffer, value):
+                buffer.copy_(value)
 
 
 def _call(model: nn.Module, example: Any) -> None:

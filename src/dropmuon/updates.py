@@ -21,8 +21,19 @@ Tensors = Sequence[Tensor]
 
 
 def all_finite(tensors: Tensors) -> list[Tensor]:
-    """One boolean per tensor, on its device: 0 * x is 0 for finite x only."""
-    return [total == 0 for total in (torch.sum(x) for x in torch._foreach_mul(list(tensors), 0))]
+    """One boolean 0-dim tensor per tensor, on its device: are its extreme entries finite?"""
+    flags: dict[int, Tensor] = {}
+    alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for n, x in enumerate(tensors):
+        if x.numel():
+            alike.setdefault((x.device, x.dtype), []).append(n)
+        else:
+            flags[n] = torch.ones((), dtype=torch.bool, device=x.device)
+    for numbers in alike.values():
+        extremes = [torch.stack(torch.aminmax(tensors[n])) for n in numbers]
+        finite = torch.stack(extremes).isfinite().all(dim=1)
+        flags.update(zip(numbers, finite.unbind(), strict=True))
+    return [flags[n] for n in range(len(tensors))]
 
 
 def start_momentum(momenta: Tensors, gradients: Tensors) -> None:
@@ -63,10 +74,10 @@ def move(
         for x, d, length in zip(targets, steps, lengths, strict=True):
             x.sub_(d * length)
         return
-    each = [lengths] * len(targets) if isinstance(lengths, float) else lengths
-    for x, d, length, ok in zip(targets, steps, each, finite, strict=True):
-        moved = x * (1 - decay) - d * length
-        x.copy_(torch.where(ok, moved, x))
+    moved = [x.clone() for x in targets]
+    move(moved, steps, lengths=lengths, decay=decay)
+    for x, new, ok in zip(targets, moved, finite, strict=True):
+        x.copy_(torch.where(ok, new, x))
 
 
 def adamw(
@@ -96,7 +107,7 @@ def adamw(
         else:
             k.add_(ok)
             m.copy_(torch.where(ok, torch.lerp(m, g, 1 - beta1), m))
-            v.copy_(torch.where(ok, v * beta2 + (1 - beta2) * g * g, v))
+            v.copy_(torch.where(ok, torch.addcmul(v * beta2, g, g, value=1 - beta2), v))
             target = x.clone()
         target.mul_(1 - decay)
         scale = (v / (1 - beta2**k)).sqrt_().add_(eps)

@@ -55,8 +55,13 @@ def by_name(
     name: str | Norm | AdamW, orthogonalize: Orthogonalize = "newton-schulz"
 ) -> Norm | AdamW:
     """The norm of that name, with `orthogonalize` if it is a spectral one; a norm is itself."""
-    if not isinstance(name, str):
+    if isinstance(name, Norm | AdamW):
         return name
+    if not isinstance(name, str):
+        raise TypeError(
+            f"norm must be a name, a Norm or AdamW(), got {name!r}; the names are "
+            f"{', '.join(sorted([*_PLAIN, *_SPECTRAL]))}"
+        )
     if name in _SPECTRAL:
         return _SPECTRAL[name](orthogonalize)
     if name in _PLAIN:

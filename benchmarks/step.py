@@ -1,0 +1,255 @@
+"""What a step costs: truncation against an oracle, our update against other Muons, draw + freeze.
+
+    python benchmarks/step.py [--rounds 15] [--only truncation|muon|freeze]
+
+All contestants of a table take turns inside one process, and the tables show ratios: the machine's
+mood cancels. The median over the rounds is printed, with the ratio of minima beside it.
+"""
+
+from __future__ import annotations
+
+import os
+
+# torch.optim.Muon multiplies in bfloat16, which is an illegal instruction on some virtual CPUs
+# that announce AMX. This keeps oneDNN from it; it must be set before torch is loaded.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from unittest import mock
+
+import pytorch_optimizer
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from dropmuon import DropMuon
+from dropmuon.samplers import Progressive
+
+Contest = dict[str, Callable[[], None]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", choices=["truncation", "muon", "freeze"])
+    options = parser.parse_args()
+    parts = {"truncation": truncation, "muon": against_muon, "freeze": draw_and_freeze}
+    for name, part in parts.items():
+        if options.only in (None, name):
+            part(options.rounds)
+
+
+# Step time by cutoff, against a hand-placed detach
+
+
+def truncation(rounds: int) -> None:
+    """A step at each cutoff, and the same with the prefix cut off by hand."""
+    for title, blocks, x, y in (cnn(), transformer()):
+        print(f"\nstep time by cutoff, {title}: DropMuon / hand-placed detach (goal: 1.03)")
+        contest: Contest = {}
+        for cutoff in range(len(blocks)):
+            contest[f"ours {cutoff}"] = truncated_step(blocks, cutoff, x, y)
+            contest[f"oracle {cutoff}"] = detached_step(blocks, cutoff, x, y)
+        times = take_turns(contest, rounds)
+        full = statistics.median(times["oracle 0"])
+        for cutoff in range(len(blocks)):
+            ours, oracle = times[f"ours {cutoff}"], times[f"oracle {cutoff}"]
+            share = statistics.median(ours) / full
+            print(f"  cutoff {cutoff}: {ratio(ours, oracle)}   of a full step: {share:.2f}")
+
+
+def truncated_step(blocks: nn.Sequential, cutoff: int, x: Tensor, y: Tensor) -> Callable[[], None]:
+    optimizer = DropMuon(blocks, lr=1e-4, by=by_block)
+
+    def step() -> None:
+        F.cross_entropy(blocks(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def prepare() -> None:
+        optimizer._active = tuple(range(cutoff, len(blocks)))
+        optimizer._freeze()
+
+    step()
+    prepare()
+    step.prepare = prepare  # type: ignore[attr-defined]
+    step.finish = optimizer._freezer.release  # type: ignore[attr-defined]
+    return step
+
+
+def detached_step(blocks: nn.Sequential, cutoff: int, x: Tensor, y: Tensor) -> Callable[[], None]:
+    """The oracle: the same arithmetic, no sampler, no flags; the suffix is a model of its own."""
+    prefix, suffix = blocks[:cutoff], blocks[cutoff:]
+    optimizer = DropMuon(suffix, lr=1e-4, by=by_block, sampler="full")
+
+    def step() -> None:
+        with torch.no_grad():
+            h = prefix(x)
+        F.cross_entropy(suffix(h), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def by_block(name: str, parameter: Tensor) -> str:
+    return name.partition(".")[0]
+
+
+def cnn() -> tuple[str, nn.Sequential, Tensor, Tensor]:
+    torch.manual_seed(0)
+    widths = [1, 64, 128, 256]
+    blocks = [
+        nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU(), nn.MaxPool2d(2))
+        for i, o in pairwise(widths)
+    ]
+    model = nn.Sequential(*blocks, nn.Sequential(nn.Flatten(), nn.Linear(256 * 9, 10)))
+    return "CNN 64-128-256", model, torch.randn(256, 1, 28, 28), torch.randint(0, 10, (256,))
+
+
+def transformer() -> tuple[str, nn.Sequential, Tensor, Tensor]:
+    torch.manual_seed(0)
+    layers = [
+        nn.TransformerEncoderLayer(192, 6, 768, dropout=0.0, batch_first=True, norm_first=True)
+        for _ in range(4)
+    ]
+    model = nn.Sequential(nn.Embedding(256, 192), *layers, Pooled(nn.Linear(192, 256)))
+    x, y = torch.randint(0, 256, (16, 128)), torch.randint(0, 256, (16,))
+    return "transformer of 4 blocks", model, x, y
+
+
+class Pooled(nn.Module):
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(x.mean(1))
+        return logits
+
+
+# The optimizer's own step, against other Muons
+
+SHAPES = {
+    "6 blocks, width 384": [*[(384, 384)] * 24, *[(1536, 384)] * 6, *[(384, 1536)] * 6],
+    "12 blocks, width 128": [*[(128, 128)] * 48, *[(512, 128)] * 12, *[(128, 512)] * 12],
+    "CNN 64-128-256": [(64, 9), (128, 576), (256, 1152), (10, 2304)],
+    "100 of 32x32": [(32, 32)] * 100,
+    "2 of 1024x1024": [(1024, 1024)] * 2,
+}
+
+
+def against_muon(rounds: int) -> None:
+    """All layers move, 5 Newton-Schulz steps, Nesterov: like for like, in float32."""
+    for title, shapes in SHAPES.items():
+        contest = {
+            "DropMuon": muon_step(shapes, ours),
+            "torch.optim.Muon": muon_step(shapes, torch_muon),
+            "torch.optim.Muon, float32": in_float32(muon_step(shapes, torch_muon)),
+            "pytorch_optimizer.Muon": muon_step(shapes, other_muon),
+        }
+        times = take_turns(contest, rounds)
+        print(f"\noptimizer step, {title}: DropMuon / other (goal: at most 1)")
+        for name in list(contest)[1:]:
+            print(f"  {name:26} {ratio(times['DropMuon'], times[name])}")
+
+
+Maker = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
+
+
+def muon_step(shapes: Sequence[tuple[int, int]], make: Maker) -> Callable[[], None]:
+    torch.manual_seed(0)
+    parameters = [nn.Parameter(torch.randn(shape) / 10) for shape in shapes]
+    optimizer = make(parameters)
+    gradients = [torch.randn_like(p) for p in parameters]
+
+    def prepare() -> None:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.clone()
+
+    def step() -> None:
+        optimizer.step()
+
+    step.prepare = prepare  # type: ignore[attr-defined]
+    return step
+
+
+def in_float32(step: Callable[[], None]) -> Callable[[], None]:
+    """torch's own step with its cast to bfloat16 taken out: the same iteration in float32."""
+
+    def step_in_float32() -> None:
+        with mock.patch.object(Tensor, "bfloat16", torch.clone):
+            step()
+
+    step_in_float32.prepare = step.prepare  # type: ignore[attr-defined]
+    return step_in_float32
+
+
+def ours(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    return DropMuon(parameters, lr=1e-3, momentum=0.95, nesterov=True, sampler="full")
+
+
+def torch_muon(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Muon(parameters, lr=1e-3, momentum=0.95, nesterov=True, weight_decay=0.0)
+
+
+def other_muon(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    group = {"params": list(parameters), "use_muon": True}
+    optimizer: torch.optim.Optimizer = pytorch_optimizer.Muon(
+        [group], lr=1e-3, momentum=0.95, nesterov=True
+    )
+    return optimizer
+
+
+# Draw and freeze
+
+
+def draw_and_freeze(rounds: int) -> None:
+    """What choosing a set and toggling its flags costs, for 500 layers of two parameters."""
+    layers = [nn.Linear(2, 2) for _ in range(500)]
+    optimizer = DropMuon(nn.Sequential(*layers), sampler=Progressive())
+    times, step = [], 0
+
+    def choose() -> None:
+        nonlocal step
+        step += 1
+        optimizer._active = optimizer.draws.at(step, 500, optimizer._is_reachable)
+        optimizer._freeze()
+
+    for _ in range(20 * rounds):
+        start = time.perf_counter()
+        choose()
+        times.append(time.perf_counter() - start)
+    median, least = 1000 * statistics.median(times), 1000 * min(times)
+    print(f"\ndraw + freeze, 500 layers: median {median:.3f} ms, least {least:.3f} ms (goal: 1 ms)")
+
+
+# Timing
+
+
+def take_turns(contest: Contest, rounds: int) -> dict[str, list[float]]:
+    """Times of each contestant over the rounds; one warm-up, then strictly interleaved."""
+    times: dict[str, list[float]] = {name: [] for name in contest}
+    for number in range(rounds + 1):
+        for name, step in contest.items():
+            getattr(step, "prepare", lambda: None)()
+            start = time.perf_counter()
+            step()
+            seconds = time.perf_counter() - start
+            getattr(step, "finish", lambda: None)()
+            if number:
+                times[name].append(seconds)
+    return times
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    middle = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+    return f"{middle:5.2f} (minima: {min(ours) / min(theirs):.2f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""What is true of every sampler, over the table of cases."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import dropmuon.samplers as library
+from dropmuon.samplers import Sampler
+
+DRAWS = 20_000
+
+
+def within_five_sigma(frequency, probability):
+    sigma = np.sqrt(np.clip(probability * (1 - probability), 0, None) / DRAWS)
+    return np.abs(frequency - probability) <= 5 * sigma + 1e-12
+
+
+def test_draws_follow_the_distribution_and_its_marginals(case):
+    rng = np.random.default_rng(2024)
+    drawn = Counter(case.sampler.sample(case.num_layers, rng, case.progress) for _ in range(DRAWS))
+    assert set(drawn) <= set(case.sampler.support(case.num_layers))
+    for chosen, probability in case.distribution.items():
+        assert within_five_sigma(drawn[chosen] / DRAWS, probability), chosen
+    F, Q = case.sampler.marginals(case.num_layers, case.progress)
+    for i in range(case.num_layers):
+        reached = sum(n for s, n in drawn.items() if min(s) <= i) / DRAWS
+        moved = sum(n for s, n in drawn.items() if i in s) / DRAWS
+        assert within_five_sigma(reached, F[i]), f"F[{i}]"
+        assert within_five_sigma(moved, Q[i]), f"Q[{i}]"
+
+
+def test_marginals_equal_sums_over_the_written_out_distribution(case):
+    F, Q = case.sampler.marginals(case.num_layers, case.progress)
+    law = case.distribution.items()
+    layers = range(case.num_layers)
+    np.testing.assert_allclose(
+        F, [sum(p for s, p in law if min(s) <= i) for i in layers], rtol=1e-13
+    )
+    np.testing.assert_allclose(Q, [sum(p for s, p in law if i in s) for i in layers], rtol=1e-13)
+
+
+def test_support_is_the_written_out_one(case):
+    support = case.sampler.support(case.num_layers)
+    assert len(set(support)) == len(support)
+    assert set(support) == set(case.distribution)
+    for chosen in support:
+        assert list(chosen) == sorted(set(chosen))
+        assert all(type(layer) is int for layer in chosen)
+
+
+def test_marginals_obey_their_laws(case):
+    F, Q = case.sampler.marginals(case.num_layers, case.progress)
+    assert F.dtype == Q.dtype == np.float64
+    assert F.shape == Q.shape == (case.num_layers,)
+    assert (Q <= F).all()
+    assert (np.diff(F) >= 0).all()
+    assert F[-1] == 1.0
+    assert (Q > 0).all()
+    mean_size = sum(p * len(s) for s, p in case.distribution.items())
+    assert Q.sum() == pytest.approx(mean_size, rel=1e-13)
+
+
+def test_marginals_are_the_callers_to_change(case):
+    before = case.sampler.marginals(case.num_layers, case.progress)
+    F, Q = case.sampler.marginals(case.num_layers, case.progress)
+    F[:] = -1
+    assert (Q >= 0).all()
+    Q[:] = -1
+    for old, new in zip(
+        before, case.sampler.marginals(case.num_layers, case.progress), strict=True
+    ):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_draws_are_a_function_of_the_generator_only(case):
+    def draws(sampler):
+        rng = np.random.default_rng(7)
+        return [sampler.sample(case.num_layers, rng, case.progress) for _ in range(200)]
+
+    np.random.seed(0)
+    first = draws(case.sampler)
+    np.random.seed(1)
+    assert draws(case.sampler) == first
+    assert draws(copy.deepcopy(case.sampler)) == first
+
+
+def test_copies_are_equal_and_interchangeable(case):
+    case.sampler.sample(case.num_layers, np.random.default_rng(0), case.progress)
+    for twin in (copy.deepcopy(case.sampler), pickle.loads(pickle.dumps(case.sampler))):
+        assert twin == case.sampler
+        assert repr(twin) == repr(case.sampler)
+        assert hash(twin) == hash(case.sampler)
+
+
+def test_repr_is_stable_and_complete(case):
+    text = repr(case.sampler)
+    assert " at 0x" not in text
+    if "Custom" not in text:
+        assert eval(text, vars(library).copy()) == case.sampler
+
+
+def test_samplers_cannot_be_changed(case):
+    for name in [*vars(case.sampler), "anything"]:
+        with pytest.raises(AttributeError):
+            setattr(case.sampler, name, 1)
+
+
+def test_check_accepts_and_needs_progress_matches_the_marginals(case):
+    case.sampler.check(case.num_layers)
+    start, end = (case.sampler.marginals(case.num_layers, x)[1] for x in (0.0, 1.0))
+    assert case.sampler.needs_progress == bool((start != end).any())
+
+
+def test_no_layers_and_progress_out_of_range_are_refused(case):
+    rng = np.random.default_rng(0)
+    for use in (
+        lambda: case.sampler.sample(0, rng),
+        lambda: case.sampler.support(0),
+        lambda: case.sampler.marginals(0),
+        lambda: case.sampler.check(0),
+    ):
+        with pytest.raises(ValueError, match="num_layers must be at least 1, got 0"):
+            use()
+    for progress in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="progress must be between 0 and 1, got"):
+            case.sampler.sample(case.num_layers, rng, progress)
+        with pytest.raises(ValueError, match="progress must be between 0 and 1, got"):
+            case.sampler.marginals(case.num_layers, progress)
+
+
+def test_the_base_class_cannot_be_made():
+    with pytest.raises(TypeError):
+        Sampler()

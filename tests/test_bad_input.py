@@ -1,0 +1,536 @@
+"""Every misuse gets a sentence with the argument and the remedy, and docs/errors.md lists them."""
+
+from __future__ import annotations
+
+import copy
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from dropmuon import DropMuon, layer_groups, norms, radii, samplers
+
+ERRORS_PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+
+
+def make(**kwargs: Any) -> DropMuon:
+    return DropMuon(make_model(), **kwargs)
+
+
+def frozen() -> nn.Module:
+    return make_model().requires_grad_(False)
+
+
+class Flat(nn.Module):
+    """A model without containers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))
+
+
+def step_with_sparse_gradient() -> None:
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1))
+    optimizer = DropMuon(model)
+    model(torch.tensor([1, 2])).sum().backward()
+    optimizer.step()
+
+
+def step_with_nan() -> None:
+    model = make_model()
+    optimizer = DropMuon(model, error_if_nonfinite=True)
+    model(torch.full((1, 4), float("nan"))).sum().backward()
+    optimizer.step()
+
+
+def step_without_backward() -> None:
+    make().step()
+
+
+def step_twice(clear: bool) -> None:
+    model = make_model()
+    optimizer = DropMuon(model)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    if clear:
+        optimizer.zero_grad()
+    optimizer.step()
+
+
+def load(state: dict[str, Any]) -> None:
+    make().load_state_dict(state)
+
+
+def of_sgd() -> dict[str, Any]:
+    return torch.optim.SGD(make_model().parameters()).state_dict()
+
+
+def newer() -> dict[str, Any]:
+    state = make().state_dict()
+    state["dropmuon"]["version"] = 99
+    return state
+
+
+def trained_state(model: nn.Module) -> dict[str, Any]:
+    optimizer = DropMuon(model)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+def tied() -> nn.Module:
+    model = make_model()
+    model[1].weight = model[0].weight
+    return model
+
+
+def half_used() -> None:
+    model = Flat()
+    optimizer = DropMuon(model)
+    model.first(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+
+
+@contextmanager
+def process_group() -> Iterator[None]:
+    """A group of this process alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/meeting", rank=0, world_size=1
+        )
+        try:
+            yield
+        finally:
+            torch.distributed.destroy_process_group()
+
+
+def ddp_that_expects_all_gradients() -> None:
+    with process_group():
+        model = nn.parallel.DistributedDataParallel(make_model())
+        optimizer = DropMuon(model, sampler=samplers.Serial())
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+
+
+@dataclass(frozen=True)
+class Misuse:
+    """What a user did, what is raised or warned of, and what the message must say."""
+
+    name: str
+    call: Callable[[], Any]
+    kind: type[Exception]
+    says: str
+
+
+def of(kind: type[Exception]) -> Callable[[str, str, Callable[[], Any]], Misuse]:
+    return lambda name, says, call: Misuse(name, call, kind, says)
+
+
+value, kind, runtime, warned = of(ValueError), of(TypeError), of(RuntimeError), of(UserWarning)
+
+MISUSES = [
+    # params
+    value("model-without-parameters", "params .* has no parameters", lambda: DropMuon(nn.ReLU())),
+    value("no-parameters", "params has nothing to optimize: it is empty", lambda: DropMuon([])),
+    value("all-frozen", r"params .* requires_grad_\(True\)", lambda: DropMuon(frozen())),
+    kind(
+        "single-tensor",
+        "params must be a model or an iterable of parameters, got a Parameter; give model",
+        lambda: DropMuon(Parameter(torch.ones(2, 2))),
+    ),
+    kind("params-not-iterable", "params must be a model or an iterable", lambda: DropMuon(3)),
+    kind("params-a-class", "params must be .* got", lambda: DropMuon(nn.Linear)),
+    kind("params-a-string", "params must be .* got", lambda: DropMuon("model")),
+    kind("not-a-module", "model must be an nn.Module, got list", lambda: layer_groups([1])),
+    value(
+        "some-names-missing",
+        "with/without names",
+        lambda: DropMuon([("w", Parameter(torch.ones(2))), Parameter(torch.ones(2))]),
+    ),
+    value(
+        "complex-parameter",
+        "'param0' is complex; .*view_as_real",
+        lambda: DropMuon([torch.zeros(2, dtype=torch.complex64)]),
+    ),
+    value(
+        "integer-parameter",
+        "'param0' has dtype torch.int64; only floats",
+        lambda: DropMuon([torch.zeros(2, dtype=torch.int64)]),
+    ),
+    warned("tied-parameter", "one tied parameter: .* moves with", lambda: DropMuon(tied())),
+    # numbers
+    value(
+        "negative-lr", "lr must be a finite number of at least 0, got -0.1", lambda: make(lr=-0.1)
+    ),
+    value("nan-lr", "lr must be a finite .* got nan", lambda: make(lr=float("nan"))),
+    value("infinite-lr", "lr must be a finite .* got inf", lambda: make(lr=float("inf"))),
+    value("lr-of-two", "lr as a tensor .* one element", lambda: make(lr=torch.ones(2))),
+    value("lr-a-word", "lr must be", lambda: make(lr="fast")),
+    value("momentum-one", r"momentum must be in \[0, 1\), got 1", lambda: make(momentum=1)),
+    value("negative-momentum", "momentum must .* got -0.1", lambda: make(momentum=-0.1)),
+    value("nan-momentum", "momentum must .* got nan", lambda: make(momentum=float("nan"))),
+    value("momentum-a-word", "momentum must .* got high", lambda: make(momentum="high")),
+    value("negative-decay", "weight_decay must .* got -1", lambda: make(weight_decay=-1)),
+    value("nan-decay", "weight_decay must", lambda: make(weight_decay=float("nan"))),
+    value("decay-a-word", "weight_decay must", lambda: make(weight_decay="low")),
+    value("resample-every-zero", "resample_every must .* got 0", lambda: make(resample_every=0)),
+    value("resample-every-half", "resample_every must .* 1.5", lambda: make(resample_every=1.5)),
+    value("no-updates-per-batch", "updates_per_batch must", lambda: make(updates_per_batch=0)),
+    value("total-steps-zero", "total_steps must .* got 0", lambda: make(total_steps=0)),
+    value("negative-seed", r"seed must .* got -1", lambda: make(seed=-1)),
+    value("fractional-seed", r"seed must be a whole number .* got 1.5", lambda: make(seed=1.5)),
+    value("negative-adamw-lr", "lr must", lambda: make(policy="muon", adamw_lr=-1.0)),
+    # names
+    value("unknown-sampler", "sampler must .* mean 'uniform'", lambda: make(sampler="unifrom")),
+    value("unknown-policy", "policy must .* mean 'spectral'", lambda: make(policy="spectrl")),
+    value("unknown-by", "by must .* mean 'module'", lambda: make(by="modules")),
+    value(
+        "unknown-orthogonalize",
+        "orthogonalize must .* mean 'newton-schulz'",
+        lambda: make(orthogonalize="newtonschulz"),
+    ),
+    value(
+        "unknown-momentum-start",
+        "momentum_start must .* mean 'gradient'",
+        lambda: make(momentum_start="gradients"),
+    ),
+    value(
+        "unknown-norm",
+        "norm must .* mean 'spectral'",
+        lambda: DropMuon([{"params": [Parameter(torch.ones(2, 2))], "norm": "spectrall"}]),
+    ),
+    value("unknown-scale", "scale must .* mean 'muon'", lambda: norms.Spectral(scale="muonn")),
+    value(
+        "unknown-probabilities",
+        "probabilities must .* mean 'linear'",
+        lambda: samplers.Progressive("liner"),
+    ),
+    # kinds
+    kind("sampler-a-list", "sampler must be a name or a Sampler", lambda: make(sampler=[0.5, 0.5])),
+    kind("sampler-a-class", "sampler must be .* Sampler", lambda: make(sampler=samplers.Full)),
+    kind("policy-a-number", "policy must be a name or a callable", lambda: make(policy=3)),
+    kind(
+        "norm-a-number",
+        "norm must be",
+        lambda: DropMuon([{"params": [Parameter(torch.ones(2, 2))], "norm": 2}]),
+    ),
+    kind(
+        "norm-a-class",
+        "norm must be",
+        lambda: DropMuon([{"params": [Parameter(torch.ones(2, 2))], "norm": norms.Sign}]),
+    ),
+    kind("by-a-number", "by must be", lambda: make(by=3)),
+    kind("step-rule-a-number", "step_rule must be", lambda: make(step_rule=0.5)),
+    # samplers
+    value("no-total-steps", "total_steps is missing", lambda: make(sampler="epoch-shift")),
+    value(
+        "probabilities-for-other-layers",
+        "probabilities must have 3 entries, got 2; give one for each",
+        lambda: make(sampler=samplers.Progressive([0.5, 0.5])),
+    ),
+    value(
+        "tau-too-large",
+        "tau must be at most the number of layers, 3, got 4",
+        lambda: make(sampler=samplers.Nice(4)),
+    ),
+    value(
+        "window-too-large",
+        "tau must be at most .* 3, got 4; choose a smaller window",
+        lambda: make(sampler=samplers.Submodel(4)),
+    ),
+    value(
+        "partition-of-other-layers",
+        "blocks must cover exactly the 3 layers .* see Partition.contiguous",
+        lambda: make(sampler=samplers.Partition([(0,), (1,)])),
+    ),
+    value(
+        "partition-overlaps",
+        "blocks must be disjoint, got layer 1 .* one block",
+        lambda: samplers.Partition([(0, 1), (1, 2)]),
+    ),
+    value(
+        "partition-with-a-hole",
+        "blocks must cover every layer .* add it",
+        lambda: samplers.Partition([(0,), (2,)]),
+    ),
+    value(
+        "set-of-other-layers",
+        "distribution must hold layer indices below 3, got 3; count layers from 0",
+        lambda: make(sampler=samplers.Arbitrary({(0, 1, 2, 3): 1.0})),
+    ),
+    value(
+        "negative-probability",
+        "probabilities must not be negative, got -0.5 at index 0",
+        lambda: samplers.Progressive([-0.5, 1.5]),
+    ),
+    value(
+        "probabilities-do-not-sum-to-one",
+        "probabilities must sum to 1, got 0.93; divide them by their sum",
+        lambda: samplers.Progressive([0.43, 0.5]),
+    ),
+    value(
+        "nan-probability",
+        "probabilities must be finite, got nan at index 1",
+        lambda: samplers.Progressive([0.5, float("nan")]),
+    ),
+    value(
+        "first-layer-never-reached",
+        "the first layer would never be reached; give it a positive probability",
+        lambda: make(sampler=samplers.Progressive([0.0, 0.5, 0.5])),
+    ),
+    kind(
+        "schedule-not-called",
+        r"its maker .* call it, as in epoch_shift\(alpha=0.5\)",
+        lambda: samplers.Progressive(samplers.epoch_shift),
+    ),
+    # layers, norms and rules
+    value("no-blocks", 'by="block" needs .* use by="module"', lambda: DropMuon(Flat(), by="block")),
+    value(
+        "example-does-not-run",
+        "example could not be run .* give a tensor, a tuple",
+        lambda: make(example=torch.ones(1, 99)),
+    ),
+    value(
+        "unnamed-tensors-for-adamw",
+        "policy gives 'param1' to AdamW, .* norm='adamw' and its lr",
+        lambda: DropMuon([Parameter(torch.ones(2, 2)), Parameter(torch.ones(2))], policy="muon"),
+    ),
+    value(
+        "coefficients-of-a-wrong-shape",
+        r"coefficients must be finite numbers \(a, b\) or \(a, b, c\)",
+        lambda: make(orthogonalize=(1.0, 2.0, 3.0, 4.0)),
+    ),
+    value(
+        "orthogonalize-a-number",
+        r"coefficients must be finite numbers .* got 5",
+        lambda: make(orthogonalize=5),
+    ),
+    value(
+        "momentum-against-horizon",
+        r"momentum=0.5 contradicts Horizon\(99.*leave momentum out",
+        lambda: make(momentum=0.5, step_rule=radii.Horizon(99)),
+    ),
+    value(
+        "no-horizon", "steps must be a whole number of at least 1, got 0", lambda: radii.Horizon(0)
+    ),
+    value(
+        "constants-for-other-layers",
+        "constants is for 2 layers, but the model has 3; give one entry per layer",
+        lambda: make(step_rule=radii.Smooth([1.0, 2.0])),
+    ),
+    value(
+        "constants-not-positive",
+        "constants must be finite and positive",
+        lambda: radii.Smooth([1.0, 0.0]),
+    ),
+    # steps
+    runtime("sparse-gradient", "'0.weight' is sparse, .* sparse=False", step_with_sparse_gradient),
+    runtime("nonfinite-gradient", "gradient of '0', .* error_if_nonfinite", step_with_nan),
+    value(
+        "updates-without-closure",
+        r"updates_per_batch=2 needs step\(closure\)",
+        lambda: make(updates_per_batch=2).step(),
+    ),
+    warned(
+        "step-without-backward",
+        r"no new gradient .* Call loss.backward\(\) before every step",
+        step_without_backward,
+    ),
+    warned("step-twice", "no new gradient", lambda: step_twice(clear=False)),
+    warned("step-after-zero-grad", "no new gradient", lambda: step_twice(clear=True)),
+    warned("unreached-layer", "no gradient reached 'second' in a full step", half_used),
+    runtime(
+        "ddp-expects-all-gradients",
+        "find_unused_parameters=True",
+        ddp_that_expects_all_gradients,
+    ),
+    # states
+    value(
+        "state-of-another-optimizer", "state_dict is not one of DropMuon", lambda: load(of_sgd())
+    ),
+    value("state-of-a-newer-release", "version 99, .* upgrade dropmuon", lambda: load(newer())),
+    value(
+        "state-of-another-model",
+        "layer 0, but this optimizer has '0'; build it with the same model",
+        lambda: load(trained_state(nn.Sequential(nn.Identity(), *make_model()))),
+    ),
+    value(
+        "state-of-other-layers",
+        "state_dict is for 2 layers, but this optimizer has 3; build",
+        lambda: load(trained_state(Flat())),
+    ),
+    value(
+        "state-of-another-sampler",
+        r"made with sampler Full\(\), .* build it with the same sampler",
+        lambda: load(make(sampler="full").state_dict()),
+    ),
+    value(
+        "state-of-other-shapes",
+        r"shape \(5, 4\) .* another model",
+        lambda: load(
+            trained_state(nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 4), nn.Linear(4, 2)))
+        ),
+    ),
+]
+
+cases = pytest.mark.parametrize("misuse", MISUSES, ids=lambda misuse: misuse.name)
+
+
+def message_of(misuse: Misuse) -> str:
+    """What a user reads."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            misuse.call()
+        except misuse.kind as error:
+            return str(error)
+    return "\n".join(str(each.message) for each in caught if each.category is misuse.kind)
+
+
+@cases
+def test_a_misuse_is_named_with_its_remedy(misuse: Misuse) -> None:
+    if issubclass(misuse.kind, Warning):
+        with pytest.warns(misuse.kind, match=misuse.says):
+            misuse.call()
+    else:
+        with pytest.raises(misuse.kind, match=misuse.says) as caught:
+            misuse.call()
+        assert caught.type is misuse.kind
+
+
+# The page
+
+
+def rows() -> Iterator[tuple[str, str, str, str]]:
+    """Misuse, kind, message and test of each row of the tables on the page."""
+    for line in ERRORS_PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+        if line.startswith("|") and len(cells) == 4 and cells[3].startswith("`"):
+            yield cells[0], cells[1], cells[2].strip("`"), cells[3].strip("`")
+
+
+def test_the_page_lists_every_misuse_once_and_no_other() -> None:
+    listed = [test for *_, test in rows()]
+    assert sorted(listed) == sorted(misuse.name for misuse in MISUSES)
+    assert len({misuse.name for misuse in MISUSES}) == len(MISUSES)
+
+
+@cases
+def test_the_page_quotes_the_message(misuse: Misuse) -> None:
+    quoted = {test: (kind, message) for _, kind, message, test in rows()}
+    kind, message = quoted[misuse.name]
+    assert kind == misuse.kind.__name__
+    parts = [re.escape(part) for part in message.replace("\\|", "|").split("…")]
+    assert re.fullmatch(".*".join(parts), message_of(misuse), re.DOTALL), message_of(misuse)
+
+
+# A step without a new gradient
+
+
+@pytest.mark.parametrize("clear", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_steps_without_a_new_gradient_change_nothing_and_warn_once(
+    clear: bool, first: bool
+) -> None:
+    model = make_model()
+    optimizer = DropMuon(model, lr=0.1, weight_decay=0.1, seed=2)
+    if not first:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(1, 4)).square().sum().backward()
+            optimizer.step()
+        if clear:
+            optimizer.zero_grad()
+    parameters = copy.deepcopy(model.state_dict())
+    state = copy.deepcopy(optimizer.state_dict())
+    active, flags = optimizer.active, [p.requires_grad for p in model.parameters()]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(20):
+            optimizer.step()
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert optimizer.active == active
+    assert [p.requires_grad for p in model.parameters()] == flags
+    torch.testing.assert_close(model.state_dict(), parameters, rtol=0, atol=0)
+    after = optimizer.state_dict()
+    assert after["dropmuon"] == state["dropmuon"]
+    torch.testing.assert_close(after["state"], state["state"], rtol=0, atol=0)
+
+
+def test_gradients_accumulated_over_batches_are_new() -> None:
+    model = make_model()
+    optimizer = DropMuon(model, lr=0.1)
+    for step in range(4):
+        model(torch.ones(1, 4)).square().sum().backward()  # and no zero_grad
+        optimizer.step()
+        assert optimizer.state_dict()["dropmuon"]["steps"] == step + 1
+
+
+# What looks like a misuse and works
+
+
+def test_a_model_wrapped_in_ddp_works_and_keeps_its_names() -> None:
+    with process_group():
+        plain = make_model()
+        wrapped = nn.parallel.DistributedDataParallel(make_model(), find_unused_parameters=True)
+        ours, theirs = DropMuon(wrapped, seed=1), DropMuon(plain, seed=1)
+        assert ours.layers == theirs.layers == ("0", "1", "2")
+        for _ in range(6):
+            for model, optimizer in ((wrapped, ours), (plain, theirs)):
+                optimizer.zero_grad()
+                model(torch.ones(2, 4)).square().sum().backward()
+                optimizer.step()
+            assert ours.active == theirs.active
+        for a, b in zip(wrapped.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_a_compiled_model_works_and_keeps_its_names() -> None:
+    plain, inner = make_model(), make_model()
+    compiled = torch.compile(inner, backend="eager")
+    ours, theirs = DropMuon(compiled, seed=1), DropMuon(plain, seed=1)
+    assert ours.layers == theirs.layers == ("0", "1", "2")
+    for _ in range(4):
+        for model, optimizer in ((compiled, ours), (plain, theirs)):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+        assert ours.active == theirs.active
+    for a, b in zip(inner.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_frozen_parameters_of_a_model_stay_out() -> None:
+    model = make_model()
+    model[1].requires_grad_(False)
+    model[2].bias.requires_grad_(False)
+    optimizer = DropMuon(model)
+    assert optimizer.layers == ("0", "2")
+    held = [*model[1].parameters(), model[2].bias]
+    before = [parameter.detach().clone() for parameter in held]
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).square().sum().backward()
+        optimizer.step()
+        assert not any(parameter.requires_grad for parameter in held)
+    assert all(map(torch.equal, held, before))

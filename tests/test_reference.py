@@ -1,0 +1,397 @@
+"""The optimizer against the paper's algorithms, transcribed in `dropmuon.reference`."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from models import (
+    PROBLEMS,
+    Batch,
+    Loss,
+    Problem,
+    batches,
+    gradient_of,
+    layers_of,
+    mlp,
+    point,
+    residual,
+    train,
+    transformer,
+)
+from torch import Tensor, nn
+from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
+
+from dropmuon import DropMuon, presets, radii, reference, samplers
+from dropmuon.policies import Site
+from dropmuon.samplers import ActiveSet
+
+STEPS = 50
+
+MODELS: dict[str, Callable[[], Problem]] = {
+    "mlp": PROBLEMS["mlp"],
+    "cnn": PROBLEMS["cnn"],
+    "transformer": partial(transformer, blocks=1),
+}
+
+NORMS = ["spectral", "scaled-spectral", "euclidean", "sign", "column-wise", "row-wise"]
+
+SAMPLERS: dict[str, Callable[[int], str | samplers.Sampler]] = {
+    "full": lambda b: samplers.Full(),
+    "uniform": lambda b: "uniform",
+    "linear": lambda b: "linear",
+    "quadratic": lambda b: samplers.Progressive(samplers.quadratic),
+    "exponential": lambda b: "exponential",
+    "epoch-shift": lambda b: samplers.Progressive(samplers.epoch_shift(0.7)),
+    "array": lambda b: samplers.Progressive(np.arange(b, 0, -1) / (b * (b + 1) / 2)),
+    "nice": lambda b: samplers.Nice(2),
+    "submodel": lambda b: samplers.Submodel(2),
+    "partition": lambda b: samplers.Partition([range(0, b, 2), range(1, b, 2)], [0.4, 0.6]),
+    "serial": lambda b: samplers.Serial(samplers.linear),
+    "arbitrary": lambda b: samplers.Arbitrary({(0,): 0.3, (1, 2): 0.4, tuple(range(b)): 0.3}),
+}
+
+
+def norm_of(norm: str, x: Tensor) -> str:
+    """Matrices under the given norm; vectors under the Euclidean where it is one of matrices."""
+    return norm if x.ndim >= 2 or norm == "sign" else "euclidean"
+
+
+def policy(norm: str) -> Callable[[Site], str]:
+    return lambda site: norm_of(norm, site.parameter)
+
+
+def assert_same_point(model: nn.Module, X: list[list[Tensor]], rtol: float = 1e-10) -> None:
+    """Equal to rounding: an error of 1e-16 per step, grown at most a millionfold on its way."""
+    torch.testing.assert_close(point(model), X, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", MODELS)
+def test_the_optimizer_is_algorithm_1(name: str, norm: str) -> None:
+    start, make_batch, loss = MODELS[name]()
+    data = batches(make_batch, STEPS)
+    b = len(layers_of(start))
+    for nesterov in (False, True):
+        runs, seen = [], []
+        for sampler, keep in product(SAMPLERS, (1, 3)):
+            model = copy.deepcopy(start)
+            optimizer = DropMuon(
+                model,
+                lr=0.02,
+                momentum=0.7,
+                nesterov=nesterov,
+                sampler=SAMPLERS[sampler](b),
+                total_steps=STEPS,
+                resample_every=keep,
+                policy=policy(norm),
+                orthogonalize="svd",
+                seed=5,
+            )
+            seen.append(train(model, optimizer, loss, data))
+            runs.append((f"{sampler=} {nesterov=} resample_every={keep}", model))
+        settings = {"t": 0.02, "beta": 1 - 0.7, "norm": partial(norm_of, norm)}
+        points = side_by_side(start, loss, data, seen, nesterov=nesterov, **settings)
+        for (what, model), X in zip(runs, points, strict=True):
+            try:
+                assert_same_point(model, X)
+            except AssertionError as error:
+                error.add_note(what)
+                raise
+
+
+def side_by_side(
+    start: nn.Module, loss: Loss, data: list[Batch], runs: list[list[ActiveSet]], **settings: Any
+) -> list[list[list[Tensor]]]:
+    """Algorithm 1 for several runs in one call: the layers of all of them, one after the other.
+
+    Layers meet in the gradient only, which is taken of each run apart: `vmap` over the runs of
+    the full gradient of a private, stateless copy. (In training, batch norm does not use its
+    running statistics.)
+    """
+    private = replace_all_batch_norm_modules_(copy.deepcopy(start))
+    names = [name for name, _ in private.named_parameters()]
+    sizes = [len(layer) for layer in layers_of(private)]
+    b = len(sizes)
+
+    def value(parameters: dict[str, Tensor], batch: Batch) -> Tensor:
+        return loss(lambda *inputs: functional_call(private, parameters, inputs), batch)
+
+    gradients = vmap(grad(value), in_dims=(0, None))
+
+    def gradient(X: list[list[Tensor]], k: int) -> list[list[Tensor]]:
+        flat = [x for layer in X for x in layer]
+        parts = [torch.stack(flat[j :: len(names)]) for j in range(len(names))]
+        found = gradients(dict(zip(names, parts, strict=True)), data[k])
+        entries = iter([found[name][r] for r in range(len(runs)) for name in names])
+        return [[next(entries) for _ in range(size)] for _ in runs for size in sizes]
+
+    steps = zip(*runs, strict=True)
+    S = [[r * b + i for r, active in enumerate(step) for i in active] for step in steps]
+    X = reference.algorithm_1(point(start) * len(runs), gradient, S, **settings)
+    return [X[r * b : (r + 1) * b] for r in range(len(runs))]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("keep", [1, 3])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_active_sets_are_a_full_step_and_then_draws_of_seed_and_window(
+    sampler: str, keep: int, name: str
+) -> None:
+    model, make_batch, loss = MODELS[name]()
+    b, total, seed = len(layers_of(model)), 20, 11
+    chosen = SAMPLERS[sampler](b)
+    optimizer = DropMuon(
+        model, sampler=chosen, total_steps=total, resample_every=keep, seed=seed, policy="sign"
+    )
+    seen = train(model, optimizer, loss, batches(make_batch, total))
+    expected = [tuple(range(b))]
+    for k in range(1, total):
+        window = (k - 1) // keep
+        rng = np.random.Generator(np.random.Philox(key=[seed, window]))
+        progress = (1 + window * keep) / total
+        expected.append(samplers.by_name(chosen).sample(b, rng, progress))
+    assert seen == expected
+    assert sampler == "full" or len(set(seen)) > 1
+
+
+def test_without_full_start_the_first_set_is_drawn_too() -> None:
+    model, make_batch, loss = residual()
+    optimizer = DropMuon(model, sampler="uniform", seed=3, full_start=False, resample_every=2)
+    seen = train(model, optimizer, loss, batches(make_batch, 8))
+    b = len(layers_of(model))
+    for k in range(8):
+        rng = np.random.Generator(np.random.Philox(key=[3, k // 2]))
+        assert seen[k] == samplers.Progressive().sample(b, rng)
+
+
+def test_a_layer_first_drawn_late_starts_its_momentum_at_its_own_gradient() -> None:
+    start, make_batch, loss = residual()
+    data = batches(make_batch, STEPS)
+    model = copy.deepcopy(start)
+    optimizer = DropMuon(
+        model,
+        lr=0.02,
+        momentum=0.8,
+        sampler=samplers.Serial(),
+        full_start=False,
+        orthogonalize="svd",
+    )
+    S = train(model, optimizer, loss, data)
+    norm = partial(norm_of, "spectral")
+    X = reference.algorithm_1(point(start), gradient_of(start, loss, data), S, 0.02, 0.2, norm)
+    assert_same_point(model, X)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("norm", NORMS)
+def test_weight_decay_shrinks_active_layers_by_lr_times_decay(norm: str, nesterov: bool) -> None:
+    start, make_batch, loss = mlp(seed=1)
+    data = batches(make_batch, STEPS)
+    model = copy.deepcopy(start)
+    optimizer = DropMuon(
+        model,
+        lr=0.02,
+        momentum=0.6,
+        nesterov=nesterov,
+        weight_decay=0.3,
+        policy=policy(norm),
+        orthogonalize="svd",
+    )
+    S = train(model, optimizer, loss, data)
+    X = reference.algorithm_1(
+        point(start),
+        gradient_of(start, loss, data),
+        S,
+        0.02,
+        0.4,
+        partial(norm_of, norm),
+        nesterov=nesterov,
+        weight_decay=0.3,
+    )
+    assert_same_point(model, X)
+
+
+@pytest.mark.parametrize("settings", [{"truncate": False}, {"foreach": False}], ids=str)
+def test_settings_that_only_change_the_cost_leave_algorithm_1_as_it_is(
+    settings: dict[str, Any],
+) -> None:
+    start, make_batch, loss = transformer()
+    data = batches(make_batch, 20)
+    model = copy.deepcopy(start)
+    optimizer = DropMuon(model, lr=0.02, momentum=0.7, orthogonalize="svd", **settings)
+    S = train(model, optimizer, loss, data)
+    norm = partial(norm_of, "spectral")
+    X = reference.algorithm_1(point(start), gradient_of(start, loss, data), S, 0.02, 0.3, norm)
+    assert_same_point(model, X)
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_inactive_layers_keep_parameters_and_momentum_to_the_bit(name: str, truncate: bool) -> None:
+    model, make_batch, loss = PROBLEMS[name]()
+    optimizer = DropMuon(
+        model, lr=0.1, momentum=0.5, weight_decay=0.1, sampler=samplers.Nice(2), truncate=truncate
+    )
+    layers = layers_of(model)
+    train(model, optimizer, loss, batches(make_batch, 1))
+    for k in range(1, 8):
+        before = _bits(optimizer, layers)
+        active = optimizer.active
+        loss(model, make_batch(k)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        for i, (old, new) in enumerate(zip(before, _bits(optimizer, layers), strict=True)):
+            same = [torch.equal(a, b) for a, b in zip(old, new, strict=True)]
+            assert not any(same) if i in active else all(same)
+
+
+def _bits(optimizer: DropMuon, layers: list[list[nn.Parameter]]) -> list[list[Tensor]]:
+    """Parameters and momenta of each layer, as integers: NaN and -0.0 would count."""
+    return [
+        [
+            x.detach().clone().view(torch.int64)
+            for p in layer
+            for x in (p, optimizer.state[p]["momentum_buffer"])
+        ]
+        for layer in layers
+    ]
+
+
+# Algorithm 2
+
+B = 8
+"""Layers of the residual model."""
+
+L = np.linspace(20.0, 60.0, B)
+L_BY_CUTOFF = np.tril(np.add.outer(L, -2.0 * np.arange(B)))
+
+RULES: dict[str, tuple[radii.StepRule, Callable[[int, tuple[int, ...], float], float]]] = {
+    "sharp": (radii.Sharp(), lambda i, S, dual: 1.0),
+    "smooth": (radii.Smooth(L), lambda i, S, dual: 1 / L[i]),
+    "smooth by cutoff": (radii.Smooth(L_BY_CUTOFF), lambda i, S, dual: 1 / L_BY_CUTOFF[i, min(S)]),
+    "generalized": (
+        radii.Generalized(L, L_BY_CUTOFF),
+        lambda i, S, dual: 1 / (L[i] + L_BY_CUTOFF[i, min(S)] * dual),
+    ),
+}
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "nice", "serial"])
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("rule", RULES)
+def test_layerwise_gd_is_algorithm_2(rule: str, norm: str, sampler: str) -> None:
+    start, make_batch, loss = residual()
+    assert len(layers_of(start)) == B
+    data = batches(make_batch, 20)
+    model = copy.deepcopy(start)
+    step_rule, gamma = RULES[rule]
+    lr = 0.002 if rule == "sharp" else 0.5
+    optimizer = presets.layerwise_gd(
+        model,
+        lr,
+        step_rule=step_rule,
+        sampler=SAMPLERS[sampler](B),
+        policy=policy(norm),
+        orthogonalize="svd",
+    )
+    S = train(model, optimizer, loss, data)
+    X = reference.algorithm_2(
+        point(start),
+        gradient_of(start, loss, data),
+        S,
+        lambda i, active, dual: lr * gamma(i, tuple(active), dual),
+        partial(norm_of, norm),
+    )
+    assert_same_point(model, X)
+
+
+def test_block_coordinate_descent_is_algorithm_3() -> None:
+    start, make_batch, loss = residual()
+    data = batches(make_batch, STEPS)
+    model = copy.deepcopy(start)
+    optimizer = presets.block_coordinate_descent(model, 0.1, seed=2)
+    S = train(model, optimizer, loss, data)
+    assert {len(active) for active in S} == {1}
+    X = reference.algorithm_3(
+        point(start), gradient_of(start, loss, data), [i for (i,) in S], gamma=0.1
+    )
+    assert_same_point(model, X)
+
+
+# The oracle itself
+
+DUALS: dict[str, Callable[[Tensor], Tensor]] = {
+    "spectral": lambda g: torch.linalg.svdvals(g).sum(),
+    "scaled-spectral": lambda g: math.sqrt(g.shape[0] / g.shape[1]) * torch.linalg.svdvals(g).sum(),
+    "euclidean": lambda g: g.square().sum().sqrt(),
+    "sign": lambda g: g.abs().sum(),
+    "column-wise": lambda g: g.square().sum(0).sqrt().sum(),
+    "row-wise": lambda g: g.square().sum(1).sqrt().sum(),
+}
+
+PRIMALS: dict[str, Callable[[Tensor], Tensor]] = {
+    "spectral": lambda z: torch.linalg.svdvals(z).max(),
+    "scaled-spectral": lambda z: torch.linalg.svdvals(z).max() / math.sqrt(z.shape[0] / z.shape[1]),
+    "euclidean": lambda z: z.square().sum().sqrt(),
+    "sign": lambda z: z.abs().max(),
+    "column-wise": lambda z: z.square().sum(0).sqrt().max(),
+    "row-wise": lambda z: z.square().sum(1).sqrt().max(),
+}
+
+
+@given(
+    rows=st.integers(1, 6),
+    columns=st.integers(1, 6),
+    radius=st.floats(0.01, 10.0),
+    seed=st.integers(0, 2**31),
+    norm=st.sampled_from(NORMS),
+)
+def test_the_reference_lmo_is_in_the_ball_and_attains_the_dual_norm(
+    rows: int, columns: int, radius: float, seed: int, norm: str
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    g = torch.randn(rows, columns, dtype=torch.float64, generator=generator)
+    z = reference.lmo(norm, g, radius)
+    expected = DUALS[norm](g)
+    torch.testing.assert_close(PRIMALS[norm](z), torch.tensor(radius, dtype=torch.float64))
+    torch.testing.assert_close(torch.sum(g * z), -radius * expected)
+    torch.testing.assert_close(reference.dual(norm, g), expected)
+    torch.testing.assert_close(PRIMALS[norm](reference.sharp(norm, g)), expected)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_reference_stays_where_the_gradient_is_zero(norm: str) -> None:
+    zero = torch.zeros(3, 4, dtype=torch.float64)
+    assert torch.equal(reference.lmo(norm, zero, 2.0).abs(), zero)
+
+
+@pytest.mark.parametrize(("nesterov", "last"), [(False, 1.0), (True, 3.0)])
+def test_the_reference_follows_a_computed_run(nesterov: bool, last: float) -> None:
+    """beta = 1/4, t = 1, signs, two layers; the second moves in the steps 0 and 2 only.
+
+    Layer 0 sees 4, -8, -8: momenta 4, 1, -5/4, so it steps -1, -1, +1; Nesterov descends along
+    4, -5/4, -47/16 and steps -1, +1, +1. Layer 1 sees 2, 100, -4: momenta 2, 2, 1/2, and steps
+    -1, 0, -1; Nesterov descends along 2, none, -5/8 and steps -1, 0, +1.
+    """
+    gradients = [(4.0, 2.0), (-8.0, 100.0), (-8.0, -4.0)]
+
+    def gradient(X: list[list[Tensor]], k: int) -> list[list[Tensor]]:
+        return [[torch.tensor([value])] for value in gradients[k]]
+
+    start = [[torch.tensor([2.0])], [torch.tensor([2.0])]]
+    X = reference.algorithm_1(
+        start, gradient, [(0, 1), (0,), (0, 1)], 1.0, 0.25, lambda x: "sign", nesterov=nesterov
+    )
+    assert float(X[0][0]) == last
+    assert float(X[1][0]) == (2.0 if nesterov else 0.0)
+    assert float(start[0][0]) == 2.0
