@@ -358,7 +358,7 @@ MISUSES = [
     warned("step-twice", "no new gradient", lambda: step_twice(clear=False)),
     warned("step-after-zero-grad", "no new gradient", lambda: step_twice(clear=True)),
     warned("unreached-layer", "no gradient reached 'second' in a full step", half_used),
-    runtime(
+    warned(
         "ddp-expects-all-gradients",
         "find_unused_parameters=True",
         ddp_that_expects_all_gradients,

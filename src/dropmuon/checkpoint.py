@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from dropmuon.norms import AdamW, Norm
 
-__all__ = ["KEY", "VERSION", "check_fit"]
+__all__ = ["KEY", "VERSION", "call_hooks", "check_fit", "no_hooks"]
 
 KEY = "dropmuon"
 VERSION = 1
@@ -97,3 +100,24 @@ def _check_state(
                 f"state_dict has {name} of shape {tuple(value.shape)} in group {number} for a "
                 f"parameter of shape {tuple(parameter.shape)}; it is the state of another model"
             )
+
+
+@contextmanager
+def no_hooks(optimizer: Optimizer, name: str) -> Iterator[dict[int, Any]]:
+    """Take the hooks away from the base class, for the caller to call when all is there."""
+    hooks = getattr(optimizer, name)
+    setattr(optimizer, name, OrderedDict())
+    try:
+        yield hooks
+    finally:
+        setattr(optimizer, name, hooks)
+
+
+def call_hooks(
+    hooks: dict[int, Any], optimizer: Optimizer, state: dict[str, Any]
+) -> dict[str, Any]:
+    """Call hooks one after the other; each may change the state, or answer with another."""
+    for hook in hooks.values():
+        answer = hook(optimizer, state)
+        state = state if answer is None else answer
+    return state

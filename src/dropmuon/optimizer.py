@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -15,15 +14,22 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dropmuon import checkpoint, norms, samplers
-from dropmuon.checks import check_count, check_gradient, check_group, no_gradient_warning
+from dropmuon.arguments import (
+    as_groups,
+    can_truncate,
+    check_settings,
+    momentum_or_default,
+    step_rule_or_default,
+)
+from dropmuon.checks import check_gradient, check_group, no_gradient_warning
 from dropmuon.draws import Draws
 from dropmuon.freezing import Freezer
 from dropmuon.layers import By, layer_groups
 from dropmuon.marks import Owner, owners
 from dropmuon.policies import Policy
-from dropmuon.radii import Constant, StepRule
+from dropmuon.radii import StepRule
 from dropmuon.reuse import Replay, obstacle
-from dropmuon.roster import Roster, named_groups
+from dropmuon.roster import Roster
 from dropmuon.samplers import ActiveSet
 from dropmuon.stepping import Move, new_state, screen, take_step
 
@@ -106,13 +112,13 @@ class DropMuon(Optimizer):
         error_if_nonfinite: bool = False,
     ) -> None:
         self.draws = Draws(samplers.by_name(sampler), seed, resample_every, total_steps, full_start)
-        self.step_rule = _step_rule(step_rule)
+        self.step_rule = step_rule_or_default(step_rule)
         self.updates_per_batch = updates_per_batch
         self.truncate = truncate
         self.error_if_nonfinite = error_if_nonfinite
         defaults = {
             "lr": lr,
-            "momentum": _momentum(momentum, self.step_rule),
+            "momentum": momentum_or_default(momentum, self.step_rule),
             "nesterov": nesterov,
             "weight_decay": weight_decay,
             "maximize": maximize,
@@ -120,7 +126,7 @@ class DropMuon(Optimizer):
             "foreach": foreach,
             "norm": None,
         }
-        _check_settings(self.draws, updates_per_batch)
+        check_settings(self.draws, updates_per_batch)
         check_group(defaults)
         self._policy, self._orthogonalize, self._adamw_lr = policy, orthogonalize, adamw_lr
         self._steps = 0
@@ -135,9 +141,10 @@ class DropMuon(Optimizer):
         self._obstacle: str | None = None
         self._owners: dict[Tensor, Owner] = {}
         if isinstance(params, nn.Module):
+            self.truncate = truncate and can_truncate(params, self.sampler)
             self._obstacle, self._owners = obstacle(params), owners(params)
             params = layer_groups(params, by, policy, example, orthogonalize)
-        super().__init__(_without_pairs(params, policy, orthogonalize), defaults)
+        super().__init__(as_groups(params, policy, orthogonalize), defaults)
         self._arrange()
 
     # What a user reads
@@ -340,7 +347,7 @@ class DropMuon(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on; `torch.load(weights_only=True)` reads it back."""
-        with _no_hooks(self, "_optimizer_state_dict_post_hooks") as hooks:
+        with checkpoint.no_hooks(self, "_optimizer_state_dict_post_hooks") as hooks:
             state = super().state_dict()
         for group in state["param_groups"]:
             group["norm"] = None if group["norm"] is None else repr(group["norm"])
@@ -360,15 +367,15 @@ class DropMuon(Optimizer):
             "unreached": sorted(self._unreached),
             "skipped": self.skipped,
         }
-        return _call_hooks(hooks, self, state)
+        return checkpoint.call_hooks(hooks, self, state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where a state was saved. A state that does not fit changes nothing."""
         with (
-            _no_hooks(self, "_optimizer_load_state_dict_pre_hooks") as before,
-            _no_hooks(self, "_optimizer_load_state_dict_post_hooks") as after,
+            checkpoint.no_hooks(self, "_optimizer_load_state_dict_pre_hooks") as before,
+            checkpoint.no_hooks(self, "_optimizer_load_state_dict_post_hooks") as after,
         ):
-            self._load(_call_hooks(before, self, dict(state_dict)))
+            self._load(checkpoint.call_hooks(before, self, dict(state_dict)))
         for hook in after.values():
             hook(self)
 
@@ -410,75 +417,3 @@ class DropMuon(Optimizer):
         if "_freezer" in state:
             self._owners, self._finalizer = {}, None
             self._release_at_end()
-
-
-@contextmanager
-def _no_hooks(optimizer: DropMuon, name: str) -> Iterator[dict[int, Any]]:
-    """Take the hooks away from the base class, for the caller to call when all is there."""
-    hooks = getattr(optimizer, name)
-    setattr(optimizer, name, OrderedDict())
-    try:
-        yield hooks
-    finally:
-        setattr(optimizer, name, hooks)
-
-
-def _call_hooks(
-    hooks: dict[int, Any], optimizer: DropMuon, state: dict[str, Any]
-) -> dict[str, Any]:
-    for hook in hooks.values():
-        answer = hook(optimizer, state)
-        state = state if answer is None else answer
-    return state
-
-
-def _step_rule(rule: StepRule | None) -> StepRule:
-    if rule is not None and not isinstance(rule, StepRule):
-        raise TypeError(
-            f"step_rule must be a radii.StepRule, got {_kind_of(rule)}; for a fixed length, set lr"
-        )
-    return rule or Constant()
-
-
-def _kind_of(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
-
-
-def _momentum(given: float | None, rule: StepRule) -> float:
-    """The momentum to use: what is given, else what the rule's theorem asks for, else 0.5."""
-    if given is None:
-        return 0.5 if rule.momentum is None else rule.momentum
-    if rule.momentum is not None and given != rule.momentum:
-        raise ValueError(
-            f"momentum={given} contradicts {rule!r}, whose theorem has {rule.momentum}; "
-            "leave momentum out"
-        )
-    return given
-
-
-def _check_settings(draws: Draws, updates_per_batch: int) -> None:
-    check_count("resample_every", draws.resample_every)
-    check_count("updates_per_batch", updates_per_batch)
-    check_count("total_steps", draws.total_steps, optional=True)
-    if not isinstance(draws.seed, int) or not 0 <= draws.seed < 2**64:
-        raise ValueError(f"seed must be a whole number in [0, 2**64), got {draws.seed!r}")
-    if draws.sampler.needs_progress and draws.total_steps is None:
-        raise ValueError(
-            f"total_steps is missing: {draws.sampler!r} changes with progress; give the number of "
-            "step() calls that you plan"
-        )
-
-
-def _without_pairs(params: Iterable[Any], policy: str | Policy, orthogonalize: Any) -> list[Any]:
-    """Group dicts and tensors as they are; `(name, parameter)` pairs as groups with layers."""
-    if isinstance(params, Tensor | str | type) or not isinstance(params, Iterable):
-        raise TypeError(
-            f"params must be a model or an iterable of parameters, got {_kind_of(params)}; "
-            "give model, model.parameters(), model.named_parameters() or groups"
-        )
-    items = list(params)
-    if not items:
-        raise ValueError("params has nothing to optimize: it is empty")
-    if all(isinstance(item, tuple) for item in items):
-        return named_groups(items, policy, orthogonalize)
-    return items

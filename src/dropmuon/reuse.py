@@ -15,7 +15,6 @@ Batch statistics are accumulated in every turn.
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -25,44 +24,20 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from dropmuon.functions import (
+    METADATA,
+    OPAQUE,
+    PLAIN,
+    TROUBLE,
+    accumulates_statistics,
+    bound,
+    is_made_of_tensors,
+    writes,
+)
 from dropmuon.ghosts import Call, Ghost, Token, autocast_state, real, tensors_in
 from dropmuon.randomness import RandomState
 
 __all__ = ["Replay", "obstacle"]
-
-
-def _members(*names: str) -> set[Any]:
-    """Methods of a tensor, and the getters of its properties, as torch functions."""
-    found = (getattr(Tensor, name) for name in names)
-    return {member if callable(member) else member.__get__ for member in found}
-
-
-def _accessors(name: str) -> tuple[Any, Any]:
-    """Getter and setter of a property of a tensor, as torch functions."""
-    member = getattr(Tensor, name)
-    return member.__get__, member.__set__
-
-
-_METADATA = _members(
-    *("shape", "dtype", "device", "ndim", "requires_grad", "layout", "is_sparse", "is_cuda"),
-    *("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "__len__"),
-)
-_OPAQUE = _members(
-    *("grad", "grad_fn", "is_leaf", "numpy", "data_ptr", "untyped_storage"),
-    *("register_hook", "retain_grad", "backward"),
-)
-# What is written through these leaves no trace, or starts gradients where none were.
-_TROUBLE = dict.fromkeys(_accessors("data"), "the closure uses the .data of a tensor")
-_TROUBLE |= dict.fromkeys(
-    (_accessors("requires_grad")[1], Tensor.requires_grad_), "gradients start in a frozen layer"
-)
-# These write to running statistics without a trace in their versions.
-_OPAQUE |= {torch.batch_norm, torch.native_batch_norm, torch.instance_norm}
-_OPAQUE |= {nn.functional.instance_norm, torch.fused_moving_avg_obs_fake_quant}
-_TORCH_TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-_PLAIN = (int, float, complex, str, bytes, type(None), type(...), *_TORCH_TYPES)
-_BATCH_NORM = nn.functional.batch_norm
-_BATCH_NORM_SIGNATURE = inspect.signature(_BATCH_NORM)
 
 
 class Replay:
@@ -150,11 +125,11 @@ class _Watch(TorchFunctionMode):
         self._warn(f"updates_per_batch: frozen layers are recomputed in every update, as {reason}")
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = _bound(func, args, kwargs or {})
-        if func in _METADATA:
+        args, kwargs = bound(func, args, kwargs or {})
+        if func in METADATA:
             return func(*args, **kwargs)
-        if func in _TROUBLE and not args[0].requires_grad and self.safe:
-            self.give_up(_TROUBLE[func])
+        if func in TROUBLE and not args[0].requires_grad and self.safe:
+            self.give_up(TROUBLE[func])
         try:
             key = self._key(func, args, kwargs)
         except _Unknown:
@@ -173,9 +148,9 @@ class _Watch(TorchFunctionMode):
 
     def _key(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What the output depends on, and how often it was asked for in this turn."""
-        if func in _OPAQUE or not self.safe:
+        if func in OPAQUE or not self.safe:
             raise _Unknown
-        if _accumulates_statistics(func, kwargs):  # which are written and not read
+        if accumulates_statistics(func, kwargs):  # which are written and not read
             kwargs = {**kwargs, "running_mean": None, "running_var": None, "momentum": None}
         key = (func, self._part(args), self._part(kwargs), autocast_state())
         self._asked[key] = asked = self._asked.get(key, 0) + 1
@@ -184,7 +159,7 @@ class _Watch(TorchFunctionMode):
     def _part(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return self._identity(value)
-        if isinstance(value, _PLAIN):
+        if isinstance(value, PLAIN):
             return type(value), value
         if isinstance(value, list | tuple):
             return type(value), *map(self._part, value)
@@ -221,10 +196,10 @@ class _Watch(TorchFunctionMode):
         output = func(*args, **kwargs)
         after = RandomState.now()
         written = [t for t, v in zip(inputs, versions, strict=True) if t._version != v]
-        is_statistic = _accumulates_statistics(func, kwargs)
+        is_statistic = accumulates_statistics(func, kwargs)
         self._look_for_trouble(tensors_in(output), written)
         is_own = all(self._token_of(t) is not None for t in written)
-        is_answer = _is_made_of_tensors(output) or (output is None and bool(written))
+        is_answer = is_made_of_tensors(output) or (output is None and bool(written))
         if not (self.safe and is_own and is_answer):
             self._keep([t for t in inputs if not any(t is w for w in written)])
             self._mark_moving(output, inputs, written)
@@ -252,9 +227,9 @@ class _Watch(TorchFunctionMode):
         """Run a function for real. What it consumes is kept, what it returns is new."""
         inputs = tensors_in((args, kwargs))
         if self.recording:
-            self._keep(inputs, copy=_writes(func))
+            self._keep(inputs, copy=writes(func))
         values = {id(t): t.value() for t in inputs if isinstance(t, Ghost)}
-        if _writes(func):
+        if writes(func):
             values = {key: value.clone() for key, value in values.items()}
         given = [values.get(id(t), t) for t in inputs]
         versions = [None if t.is_inference() else t._version for t in given]
@@ -270,7 +245,7 @@ class _Watch(TorchFunctionMode):
 
     def _note_statistics(self, func: Any, kwargs: Any) -> None:
         """Running statistics change without a trace in their versions: count their writes."""
-        if _accumulates_statistics(func, kwargs):
+        if accumulates_statistics(func, kwargs):
             for statistic in (kwargs["running_mean"], kwargs["running_var"]):
                 self._statistics[id(statistic)] = self._statistics.get(id(statistic), 0) + 1
 
@@ -295,31 +270,3 @@ class _Watch(TorchFunctionMode):
 
     def _token_of(self, tensor: Tensor) -> Token | None:
         return self._marks[id(tensor)][1] if self._is_marked(tensor) else None
-
-
-def _bound(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Arguments as given; those of batch norm by name, with defaults."""
-    if func is not _BATCH_NORM:
-        return args, kwargs
-    bound = _BATCH_NORM_SIGNATURE.bind(*args, **kwargs)
-    bound.apply_defaults()
-    return (), dict(bound.arguments)
-
-
-def _accumulates_statistics(func: Any, kwargs: Any) -> bool:
-    """Batch norm in training: it normalises by the batch, and only writes running statistics."""
-    return func is _BATCH_NORM and kwargs["training"] and kwargs["running_mean"] is not None
-
-
-def _writes(func: Any) -> bool:
-    name = getattr(func, "__name__", "")
-    return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
-
-
-def _is_made_of_tensors(output: Any) -> bool:
-    """Tensors, perhaps nested, and None where a function has nothing to return."""
-    if isinstance(output, list | tuple):
-        return bool(tensors_in(output)) and all(
-            item is None or _is_made_of_tensors(item) for item in output
-        )
-    return isinstance(output, Tensor)
