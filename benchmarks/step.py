@@ -1,6 +1,6 @@
 """What a step costs: truncation against an oracle, our update against other Muons, draw + freeze.
 
-    python benchmarks/step.py [--rounds 15] [--only truncation|muon|freeze]
+    python benchmarks/step.py [--rounds 15] [--only truncation|reuse|muon|freeze]
 
 All contestants of a table take turns inside one process, and the tables show ratios: the machine's
 mood cancels. The median over the rounds is printed, with the ratio of minima beside it.
@@ -35,9 +35,14 @@ Contest = dict[str, Callable[[], None]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--only", choices=["truncation", "muon", "freeze"])
+    parser.add_argument("--only", choices=["truncation", "reuse", "muon", "freeze"])
     options = parser.parse_args()
-    parts = {"truncation": truncation, "muon": against_muon, "freeze": draw_and_freeze}
+    parts = {
+        "truncation": truncation,
+        "reuse": reuse,
+        "muon": against_muon,
+        "freeze": draw_and_freeze,
+    }
     for name, part in parts.items():
         if options.only in (None, name):
             part(options.rounds)
@@ -132,6 +137,48 @@ class Pooled(nn.Module):
         return logits
 
 
+# Several updates per batch, against recomputing
+
+
+def reuse(rounds: int) -> None:
+    """Two updates on one batch: the frozen prefix computed once, and computed twice."""
+    for title, blocks, x, y in (cnn(), transformer()):
+        print(f"\ntwo updates per batch, {title}: reuse / recompute, by cutoff")
+        contest: Contest = {}
+        for cutoff in range(1, len(blocks)):
+            contest[f"reuse {cutoff}"] = two_updates(blocks, cutoff, x, y, recompute=False)
+            contest[f"recompute {cutoff}"] = two_updates(blocks, cutoff, x, y, recompute=True)
+        times = take_turns(contest, rounds)
+        for cutoff in range(1, len(blocks)):
+            reused, again = times[f"reuse {cutoff}"], times[f"recompute {cutoff}"]
+            print(f"  cutoff {cutoff}: {ratio(reused, again)}")
+
+
+def two_updates(
+    blocks: nn.Sequential, cutoff: int, x: Tensor, y: Tensor, *, recompute: bool
+) -> Callable[[], None]:
+    optimizer = DropMuon(blocks, lr=1e-4, by=by_block, updates_per_batch=2)
+    if recompute:
+        optimizer._obstacle = "this is the other side of the comparison"
+        optimizer._warned.add("reuse")
+
+    def closure() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(blocks(x), y).backward()
+
+    def step() -> None:
+        optimizer.step(closure)
+
+    def prepare() -> None:
+        optimizer._active = tuple(range(cutoff, len(blocks)))
+        optimizer._freeze()
+
+    step()
+    step.prepare = prepare  # type: ignore[attr-defined]
+    step.finish = optimizer._freezer.release  # type: ignore[attr-defined]
+    return step
+
+
 # The optimizer's own step, against other Muons
 
 SHAPES = {
@@ -182,7 +229,7 @@ def in_float32(step: Callable[[], None]) -> Callable[[], None]:
     """torch's own step with its cast to bfloat16 taken out: the same iteration in float32."""
 
     def step_in_float32() -> None:
-        with mock.patch.object(Tensor, "bfloat16", torch.clone):
+        with mock.patch.object(Tensor, "bfloat16", lambda x: x.clone()):
             step()
 
     step_in_float32.prepare = step.prepare  # type: ignore[attr-defined]
@@ -217,7 +264,7 @@ def draw_and_freeze(rounds: int) -> None:
     def choose() -> None:
         nonlocal step
         step += 1
-        optimizer._active = optimizer.draws.at(step, 500, optimizer._is_reachable)
+        optimizer._active = optimizer.draws.at(step, 500)
         optimizer._freeze()
 
     for _ in range(20 * rounds):

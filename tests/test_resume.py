@@ -273,7 +273,8 @@ def test_layers_that_no_gradient_reaches_stay_known() -> None:
     other.load_state_dict(model.state_dict())
     resumed.load_state_dict(through_a_file(optimizer.state_dict()))
     for step in range(1, 8):
-        assert resumed.active == optimizer.active == (0,)
+        assert resumed.active == optimizer.active
+        assert 0 in optimizer.active
         train(model, optimizer, step)
         train(other, resumed, step)
     assert_same(Moment.of(other, resumed), Moment.of(model, optimizer))

@@ -394,9 +394,7 @@ def test_operations_of_the_frozen_prefix_are_counted_once(name, turns):
         optimizer, closure = started(model, make_batch(0), (last,), turns)
         if recompute:
             optimizer._obstacle = "a test"
-            optimizer._warned.add(
-                "updates_per_batch: frozen layers are recomputed in every update, as a test"
-            )
+            optimizer._warned.add("reuse")
         with FlopCounterMode(display=False) as counter:
             optimizer.step(closure)
         return counter.get_total_flops()

@@ -19,7 +19,7 @@ VERSION = 1
 
 _FIELDS = {
     *("version", "layers", "sampler", "seed", "resample_every", "total_steps", "full_start"),
-    *("steps", "full_next", "active", "unreached", "skipped"),
+    *("steps", "full_next", "active", "silent", "skipped"),
 }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ def check_count(name: str, value: int | None, *, optional: bool = False) -> None
     """Refuse anything but a whole number of at least 1."""
     if value is None and optional:
         return
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
@@ -31,7 +32,7 @@ def check_group(group: Mapping[str, Any]) -> None:
         raise ValueError(f"lr as a tensor must have one element, got shape {tuple(lr.shape)}")
     if not _is_length(float(lr) if isinstance(lr, Tensor) else lr):
         raise ValueError(f"lr must be a finite number of at least 0, got {lr!r}")
-    if not (isinstance(momentum, int | float) and 0 <= momentum < 1):
+    if not (isinstance(momentum, Real) and 0 <= momentum < 1):
         raise ValueError(
             f"momentum must be in [0, 1), got {momentum}; it is the share of the old momentum "
             "that is kept, 1 - beta in the paper"
@@ -43,7 +44,7 @@ def check_group(group: Mapping[str, Any]) -> None:
 
 
 def _is_length(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
+    return isinstance(value, Real) and math.isfinite(value) and value >= 0
 
 
 def check_parameter(name: str, parameter: Tensor) -> None:
@@ -65,9 +66,11 @@ def check_gradient(name: str, gradient: Tensor) -> None:
         )
 
 
-def no_gradient_warning(names: str) -> str:
+def no_gradient_warning(layers: Sequence[str], active: Sequence[int]) -> str:
     """What to say when `step()` finds nothing to move along."""
+    names = ", ".join(repr(layers[index]) for index in active[:3])
+    more = ", ..." if len(active) > 3 else ""
     return (
-        f"step() found no new gradient in the active layers ({names}): nothing moved and no set "
-        "was drawn. Call loss.backward() before every step()"
+        f"step() found no new gradient in the active layers ({names}{more}), and nothing moved; "
+        "call loss.backward() before every step()"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,9 +24,11 @@ class Row:
 
     def cells(self) -> tuple[str, ...]:
         """What is printed."""
-        shapes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in self.shapes)
-        names = ", ".join(name.rpartition(".")[2] for name in self.names)
-        return (self.layer, f"{names} ({short_count(self.count)})", shapes, self.norm, self.reason)
+        inside = [name.removeprefix(f"{self.layer}.") for name in self.names]
+        names = f"{_some(inside)} ({short_count(self.count)})"
+        texts = Counter("x".join(map(str, shape)) or "scalar" for shape in self.shapes)
+        shapes = [text if count == 1 else f"{count} of {text}" for text, count in texts.items()]
+        return (self.layer, names, _some(shapes), self.norm, self.reason)
 
 
 def table(title: str, rows: Sequence[Row]) -> str:
@@ -42,6 +45,12 @@ def table(title: str, rows: Sequence[Row]) -> str:
         if n == 0:
             lines.append(rule)
     return "\n".join(lines)
+
+
+def _some(texts: Sequence[str], most: int = 4) -> str:
+    """The first texts of a list, and how many more there are."""
+    more = len(texts) - most
+    return ", ".join([*texts[:most], f"{more} more"] if more > 1 else texts)
 
 
 def short_count(count: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +9,6 @@ import numpy as np
 from dropmuon.samplers import ActiveSet, Sampler
 
 __all__ = ["Draws"]
-
-_TRIES = 1000
 
 
 @dataclass
@@ -28,23 +25,16 @@ class Draws:
     total_steps: int | None = None
     full_start: bool = True
 
-    def at(
-        self, step: int, num_layers: int, reachable: Callable[[int], bool] = lambda layer: True
-    ) -> ActiveSet:
-        """The active set of a step. Sets without any reachable layer are drawn again."""
-        everything = tuple(range(num_layers))
+    def at(self, step: int, num_layers: int) -> ActiveSet:
+        """The active set of a step."""
         if step == 0 and self.full_start:
-            return everything
+            return tuple(range(num_layers))
         window = (step - int(self.full_start)) // self.resample_every
         first = window * self.resample_every + int(self.full_start)
         rng = np.random.Generator(
             np.random.Philox(key=np.array([self.seed, window], dtype=np.uint64))
         )
-        for _ in range(_TRIES):
-            drawn = self.sampler.sample(num_layers, rng, self.progress(first))
-            if any(map(reachable, drawn)):
-                return drawn
-        return everything
+        return self.sampler.sample(num_layers, rng, self.progress(first))
 
     def progress(self, step: int) -> float:
         """How much of the planned run lies behind a step, in [0, 1]."""

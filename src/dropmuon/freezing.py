@@ -7,14 +7,17 @@ its own. If the order of layers is wrong, savings are lost and never a gradient.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from dropmuon.marks import Owner, mark, wants_training
+from dropmuon.marks import Owner, mark, marked_by, wants_training
 
 __all__ = ["Freezer"]
+
+_IDS = itertools.count()
 
 
 class Freezer:
@@ -28,6 +31,7 @@ class Freezer:
         self, layers: Sequence[Sequence[Tensor]], owners: Mapping[Tensor, Owner] | None = None
     ) -> None:
         self._parameters = [p for members in layers for p in members]
+        self._id = next(_IDS)
         self._owner = [(owners or {}).get(p) for p in self._parameters]
         self._layer = [index for index, members in enumerate(layers) for _ in members]
         self._shown = [p.requires_grad for p in self._parameters]
@@ -58,22 +62,36 @@ class Freezer:
                 shown[i] = flag
                 self._num_wanted[self._layer[i]] += flag - self._wanted[i]
                 self._wanted[i] = flag
-                mark(parameter, self._owner[i], frozen=False)
+                mark(parameter, self._owner[i], None)
 
     def wants(self, layer: int) -> bool:
         """Whether any parameter of a layer is one the user wants trained."""
         return self._num_wanted[layer] > 0
 
     def release(self) -> None:
-        """Give all flags back as the user wants them."""
-        self.apply(range(len(self._num_wanted)))
+        """Give back as the user wants them the flags that are still as this freezer showed them.
+
+        If all that was shown as trainable is frozen now, the user froze the whole model: it stays.
+        """
+        if not any(p.requires_grad for p in self._parameters):
+            return
+        for i, parameter in enumerate(self._parameters):
+            if marked_by(parameter) == self._id:
+                self._show(i, show=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle of an optimizer does not take the user's modules along."""
         return {**self.__dict__, "_owner": [None] * len(self._owner)}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._id = next(_IDS)
+        for parameter, wanted in zip(self._parameters, self._wanted, strict=True):
+            if wanted and not parameter.requires_grad:
+                mark(parameter, None, self._id)
+
     def _show(self, i: int, show: bool) -> None:
         parameter = self._parameters[i]
         parameter.requires_grad = show
         self._shown[i] = show
-        mark(parameter, self._owner[i], frozen=not show)
+        mark(parameter, self._owner[i], None if show else self._id)

@@ -24,7 +24,7 @@ class Token:
     def __init__(self, call: Call, slot: int, like: Tensor) -> None:
         self.version = like._version
         self.like = (like.size(), like.stride(), like.dtype, like.device)
-        self._call, self._slot = call, slot
+        self.call, self.slot = call, slot
         self._kept: Tensor | None = None
         self._kept_version = 0
 
@@ -32,12 +32,18 @@ class Token:
         """Keep the value: someone consumes it in every turn."""
         self._kept, self._kept_version = value, value._version
 
+    def kept(self) -> Tensor | None:
+        """The value, if it was kept and has not been written to since."""
+        stale = self._kept is None or self._kept._version != self._kept_version
+        return None if stale else self._kept
+
     def value(self) -> Tensor:
-        """The value: kept, or computed again."""
-        if self._kept is None or self._kept._version != self._kept_version:
-            self.keep(self._call.compute()[self._slot])
-        assert self._kept is not None
-        return self._kept
+        """The value: kept, or computed again, with all that it takes."""
+        value = self.kept()
+        if value is None:
+            value = _compute(self)
+            self.keep(value)
+        return value
 
 
 class Ghost(Tensor):
@@ -109,9 +115,15 @@ class Call:
         )
         return [*new.values(), *changed]
 
-    def compute(self) -> list[Tensor]:
+    def needs(self) -> list[Token]:
+        """The tokens among the inputs."""
+        found: list[Token] = []
+        _swap(self._inputs, Token, found.append)
+        return found
+
+    def compute(self, value_of: Callable[[Token], Tensor]) -> list[Tensor]:
         """Run the recipe again, with the random numbers it had, on inputs nobody else sees."""
-        args, kwargs = _swap(self._inputs, Token, Token.value)
+        args, kwargs = _swap(self._inputs, Token, value_of)
         if self._written:
             args, kwargs = _swap((args, kwargs), Tensor, torch.clone)
         if self._is_statistic:
@@ -150,6 +162,27 @@ class Call:
     def forget(self) -> None:
         """Let go of all values: nothing will be replayed any more."""
         self._output, self._tokens = None, []
+
+
+def _compute(token: Token) -> Tensor:
+    """Run the recipes that a value takes, in order, and keep nothing of what lies between."""
+    results: dict[Call, list[Tensor]] = {}
+
+    def value_of(needed: Token) -> Tensor:
+        kept = needed.kept()
+        return results[needed.call][needed.slot] if kept is None else kept
+
+    waiting = [token.call]
+    while waiting:
+        call = waiting[-1]
+        unknown = [t.call for t in call.needs() if t.kept() is None and t.call not in results]
+        if unknown:
+            waiting += unknown
+            continue
+        waiting.pop()
+        if call not in results:
+            results[call] = call.compute(value_of)
+    return results[token.call][token.slot]
 
 
 class _Input:

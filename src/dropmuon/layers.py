@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from dropmuon import marks
 from dropmuon.errors import unknown_name
@@ -113,7 +114,7 @@ def model_layers(
 
 def owner_label(name: str, module: nn.Module | None = None) -> str:
     """The label of the layer that owns a parameter: its qualified name without the last part."""
-    head, _, _ = name.rpartition(".")
+    head = name.rpartition(".")[0].partition(".parametrizations.")[0]
     return head or (type(module).__name__ if module is not None else name)
 
 
@@ -153,6 +154,11 @@ def _occurrences(model: nn.Module) -> dict[int, list[tuple[str, nn.Module, nn.Pa
     for path, module in inner.named_modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             full = clean_name(f"{path}.{name}" if path else name)
+            if is_lazy(parameter):
+                raise ValueError(
+                    f"params has {full!r}, which has no shape yet; run the model once on an input "
+                    "before making the optimizer"
+                )
             places.setdefault(id(parameter), []).append((full, module, parameter))
     return places
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-__all__ = ["Owner", "mark", "owners", "wants_training"]
+__all__ = ["Owner", "mark", "marked_by", "owners", "wants_training"]
 
 Owner = tuple[nn.Module, str]
 """A module and the name of one of its own parameters."""
@@ -32,10 +32,16 @@ def wants_training(parameter: Tensor, owner: Owner | None = None) -> bool:
     return parameter.requires_grad or hasattr(parameter, _MARK) or marked
 
 
-def mark(parameter: Tensor, owner: Owner | None, *, frozen: bool) -> None:
-    """Put the mark on a parameter and its owner, or take it off."""
+def marked_by(parameter: Tensor) -> int | None:
+    """Who froze a parameter, if it carries a mark."""
+    return getattr(parameter, _MARK, None)
+
+
+def mark(parameter: Tensor, owner: Owner | None, by: int | None) -> None:
+    """Put someone's mark on a parameter and its owner; None takes it off."""
+    frozen = by is not None
     if frozen:
-        setattr(parameter, _MARK, True)
+        setattr(parameter, _MARK, by)
     elif hasattr(parameter, _MARK):
         delattr(parameter, _MARK)
     if owner is None:

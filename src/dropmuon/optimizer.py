@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any
 
@@ -35,10 +35,13 @@ from dropmuon.stepping import Move, new_state, screen, take_step
 
 __all__ = ["DropMuon"]
 
+_PATIENCE = 3
+"""Steps without a gradient in the active layers after which others may move too."""
+
 _OWN = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite"),
     *("_policy", "_orthogonalize", "_adamw_lr", "_obstacle", "_roster", "_freezer", "_warned"),
-    *("_steps", "_active", "_full_next", "_full_depth", "_unreached", "_skipped"),
+    *("_steps", "_active", "_full_next", "_full_depth", "_idle", "_silent", "_skipped"),
 }
 """Attributes that a copy or a pickle takes along, beside those of every optimizer."""
 
@@ -132,7 +135,8 @@ class DropMuon(Optimizer):
         self._steps = 0
         self._full_next = full_start
         self._full_depth = 0
-        self._unreached: frozenset[str] = frozenset()
+        self._idle = 0
+        self._silent: set[str] = set()
         self._skipped: dict[str, Tensor] = {}
         self._warned: set[str] = set()
         self._consumed: dict[Tensor, tuple[weakref.ref[Tensor], int]] = {}
@@ -205,7 +209,8 @@ class DropMuon(Optimizer):
                 "clears the gradients, computes the loss, calls backward and returns the loss"
             )
         loss, moved = None, False
-        with Replay(self.updates_per_batch, self._warn_once, self._obstacle) as replay:
+        frozen = self.truncate and len(self.active) < len(self.layers)
+        with Replay(self.updates_per_batch, frozen, self._warn_reuse, self._obstacle) as replay:
             for update in range(self.updates_per_batch):
                 if closure is not None:
                     with torch.enable_grad(), replay.turn(update):
@@ -215,8 +220,8 @@ class DropMuon(Optimizer):
         if moved:
             self._advance()
         else:
-            names = ", ".join(self.layers[i] for i in self.active[:3])
-            self._warn_once(no_gradient_warning(names))
+            self._warn_once("no gradient", no_gradient_warning(self.layers, self.active))
+            self._wait()
         return loss
 
     def _update(self) -> bool:
@@ -230,13 +235,34 @@ class DropMuon(Optimizer):
             or any(each.state["updates"] == 0 for each in moves)
             or all(each.parameter.device.type == "cpu" for each in moves)
         )
-        kept, hit = screen(moves, on_host=on_host)
-        self._count(hit)
-        take_step(kept, self.step_rule, active)
-        self._consumed = {
-            each.parameter: (weakref.ref(each.gradient), each.gradient._version) for each in moves
-        }
+        with _no_autocast({each.parameter.device.type for each in moves}):
+            kept, hit = screen(moves, on_host=on_host)
+            self._count(hit)
+            take_step(kept, self.step_rule, active)
+        self._listen(active)
+        self._remember_gradients()
         return True
+
+    def _listen(self, active: ActiveSet) -> None:
+        """Note the layers that no gradient reached, though it reached others."""
+        for layer in active:
+            wanted = [slot for slot in self._roster.layers[layer] if slot.parameter.requires_grad]
+            if wanted and all(slot.parameter.grad is None for slot in wanted):
+                self._silent.add(self.layers[layer])
+        if self._silent and self._full_next:
+            names = ", ".join(map(repr, sorted(self._silent)))
+            self._warn_once(
+                "silent layers",
+                f"no gradient reached {names} in a full step; where only such layers are drawn, "
+                "the last layer that always has a gradient moves with them",
+            )
+
+    def _remember_gradients(self) -> None:
+        self._consumed = {
+            slot.parameter: (weakref.ref(gradient), gradient._version)
+            for slot in self._roster.slots()
+            if (gradient := slot.parameter.grad) is not None
+        }
 
     def _moves(self, layer: int) -> Iterator[Move]:
         for slot in self._roster.layers[layer]:
@@ -273,36 +299,45 @@ class DropMuon(Optimizer):
         if self._full_next:
             self._start_all_layers()
         self._steps += 1
+        self._idle = 0
         self._full_next = False
-        self._active = self.draws.at(self._steps, len(self.layers), self._is_reachable)
+        self._active = self._next_set()
         self._freeze()
 
-    def _start_all_layers(self) -> None:
-        """After a full step all trainable parameters have a state, and silent layers are known."""
-        silent = []
-        for name, layer in zip(self.layers, self._roster.layers, strict=True):
-            wanted = [slot for slot in layer if slot.parameter.requires_grad]
-            for slot in wanted:
-                if not self.state[slot.parameter]:
-                    self.state[slot.parameter].update(new_state(slot.parameter, slot.norm))
-            if wanted and all(slot.parameter.grad is None for slot in wanted):
-                silent.append(name)
-        if silent:
-            self._warn_once(
-                f"no gradient reached {', '.join(map(repr, silent))} in a full step; active sets "
-                "of such layers alone will be drawn again"
-            )
-        self._unreached = frozenset(silent)
+    def _wait(self) -> None:
+        """Not for ever: after some steps without a gradient, one more layer may move in each."""
+        self._idle += 1
+        others = [layer for layer in range(len(self.layers)) if layer not in self._active]
+        if self._idle > _PATIENCE and others:
+            self._active = tuple(sorted({*self._active, others[-1]}))
+            self._freeze()
 
-    def _is_reachable(self, layer: int) -> bool:
-        return self._freezer.wants(layer) and self.layers[layer] not in self._unreached
+    def _next_set(self) -> ActiveSet:
+        """The set that is drawn, and a layer that surely has a gradient: backward needs one."""
+        drawn = self.draws.at(self._steps, len(self.layers))
+        if any(map(self._is_sure, drawn)):
+            return drawn
+        sure = [layer for layer in range(len(self.layers)) if self._is_sure(layer)]
+        return tuple(sorted({*drawn, *sure[-1:]}))
+
+    def _start_all_layers(self) -> None:
+        """After a full step all trainable parameters have a state."""
+        for slot in self._roster.slots():
+            if slot.parameter.requires_grad and not self.state[slot.parameter]:
+                self.state[slot.parameter].update(new_state(slot.parameter, slot.norm))
+
+    def _is_sure(self, layer: int) -> bool:
+        return self._freezer.wants(layer) and self.layers[layer] not in self._silent
 
     def _freeze(self) -> None:
         self._freezer.apply(self.active if self.truncate else range(len(self.layers)))
 
-    def _warn_once(self, message: str) -> None:
-        if message not in self._warned:
-            self._warned.add(message)
+    def _warn_reuse(self, message: str) -> None:
+        self._warn_once("reuse", message)
+
+    def _warn_once(self, topic: str, message: str) -> None:
+        if topic not in self._warned:
+            self._warned.add(topic)
             warnings.warn(message, stacklevel=5)
 
     # Setting up, saving and loading
@@ -333,8 +368,7 @@ class DropMuon(Optimizer):
         parameters = [[slot.parameter for slot in layer] for layer in roster.layers]
         self._freezer = Freezer(parameters, self._owners)
         self._full_next = self._steps > 0 or self.draws.full_start
-        first = self.draws.at(0, len(roster), self._is_reachable)
-        self._active = tuple(range(len(roster))) if self._full_next else first
+        self._active = tuple(range(len(roster))) if self._full_next else self._next_set()
         self._freeze()
         self._release_at_end()
 
@@ -364,7 +398,7 @@ class DropMuon(Optimizer):
             "steps": self._steps,
             "full_next": self._full_next,
             "active": list(self._active),
-            "unreached": sorted(self._unreached),
+            "silent": sorted(self._silent),
             "skipped": self.skipped,
         }
         return checkpoint.call_hooks(hooks, self, state)
@@ -402,7 +436,7 @@ class DropMuon(Optimizer):
         for name in ("seed", "resample_every", "total_steps", "full_start"):
             setattr(self.draws, name, own[name])
         self._steps, self._full_next = own["steps"], own["full_next"]
-        self._active, self._unreached = tuple(own["active"]), frozenset(own["unreached"])
+        self._active, self._silent = tuple(own["active"]), set(own["silent"])
         self._skipped = {name: torch.tensor(count) for name, count in own["skipped"].items()}
         self._consumed = {}
         self._freeze()
@@ -417,3 +451,13 @@ class DropMuon(Optimizer):
         if "_freezer" in state:
             self._owners, self._finalizer = {}, None
             self._release_at_end()
+
+
+@contextmanager
+def _no_autocast(devices: set[str]) -> Iterator[None]:
+    """The precision of a step is chosen by its norms, wherever it is taken."""
+    with ExitStack() as stack:
+        for device in devices:
+            if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield

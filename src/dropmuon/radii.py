@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from dropmuon.samplers import ActiveSet
+
 __all__ = ["Constant", "Constants", "Generalized", "Horizon", "Sharp", "Smooth", "StepRule"]
 
-ActiveSet = tuple[int, ...]
 Constants = float | ArrayLike | Callable[[int, ActiveSet], float]
 
 

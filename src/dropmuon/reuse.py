@@ -43,8 +43,11 @@ __all__ = ["Replay", "obstacle"]
 class Replay:
     """The turns of one batch: the first records, the others replay."""
 
-    def __init__(self, turns: int, warn: Callable[[str], None], against: str | None = None) -> None:
-        self._watch = _Watch(warn) if turns > 1 else None
+    def __init__(
+        self, turns: int, frozen: bool, warn: Callable[[str], None], against: str | None = None
+    ) -> None:
+        self._is_one = turns == 1
+        self._watch = _Watch(warn) if turns > 1 and frozen else None
         self._start: RandomState | None = None
         if self._watch is not None and against is not None:
             self._watch.give_up(against)
@@ -59,12 +62,15 @@ class Replay:
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
         """Run the closure of one update inside."""
-        if self._watch is None:
+        if self._is_one:
             yield
             return
         if self._start is None:
             self._start = RandomState.now()
         self._start.restore()
+        if self._watch is None:
+            yield
+            return
         self._watch.recording = number == 0
         with self._watch if self._watch.safe else nullcontext():
             yield

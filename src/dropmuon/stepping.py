@@ -15,7 +15,10 @@ import torch
 from torch import Tensor
 
 from dropmuon.norms import AdamW, Norm
-from dropmuon.radii import ActiveSet, StepRule
+from dropmuon.norms.base import inner
+from dropmuon.norms.precision import accumulation_dtype
+from dropmuon.radii import StepRule
+from dropmuon.samplers import ActiveSet
 from dropmuon.updates import adamw, all_finite, descent_directions, move, start_momentum
 
 __all__ = ["Move", "new_state", "screen", "take_step"]
@@ -39,8 +42,7 @@ def new_state(parameter: Tensor, norm: Norm | AdamW) -> dict[str, Any]:
     """State of a parameter that has not moved yet."""
     zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
     if isinstance(norm, AdamW):
-        wide = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-        count = torch.zeros((), dtype=wide, device=parameter.device)
+        count = torch.zeros((), dtype=accumulation_dtype(parameter), device=parameter.device)
         return {"updates": 0, "step": count, "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
     return {"updates": 0, "momentum_buffer": zeros}
 
@@ -59,7 +61,8 @@ def screen(moves: Sequence[Move], *, on_host: bool) -> tuple[list[Move], dict[in
         for each in moves:
             each.finite = flags[each.layer].to(each.parameter.device, non_blocking=True)
         return list(moves), {layer: (~flag).long() for layer, flag in flags.items()}
-    bad = {layer for layer, flag in flags.items() if not flag}
+    fine = torch.stack([flag.to("cpu") for flag in flags.values()]).tolist()
+    bad = {layer for layer, is_fine in zip(flags, fine, strict=True) if not is_fine}
     hit = {layer: torch.ones((), dtype=torch.long) for layer in bad}
     return [each for each in moves if each.layer not in bad], hit
 
@@ -150,7 +153,7 @@ def _descend(bucket: list[Move], norm: Norm, rule: StepRule) -> _Descent:
     directions = norm.directions(along)
     duals = None
     if rule.uses_dual:
-        duals = [_inner(u, d) for u, d in zip(along, directions, strict=True)]
+        duals = [inner(u, d) for u, d in zip(along, directions, strict=True)]
     return _Descent(bucket, directions, duals)
 
 
@@ -188,8 +191,3 @@ def _layer_duals(descents: Iterable[_Descent]) -> dict[int, Tensor]:
             known = squares.get(each.layer)
             squares[each.layer] = dual**2 if known is None else known + (dual**2).to(known.device)
     return {layer: square.sqrt() for layer, square in squares.items()}
-
-
-def _inner(a: Tensor, b: Tensor) -> Tensor:
-    wide = torch.promote_types(a.dtype, torch.float32)
-    return torch.sum(a.to(wide) * b.to(wide))

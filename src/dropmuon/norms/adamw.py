@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dropmuon.norms.describing import Described
+
 __all__ = ["AdamW"]
 
 
-@dataclass(frozen=True)
-class AdamW:
+@dataclass(frozen=True, repr=False)
+class AdamW(Described):
     """Marks parameters that the optimizer shall move by AdamW's rule instead of a norm's.
 
     Not a norm: it has no ball and no oracle, only AdamW's hyperparameters (`betas`, the decay
