@@ -318,7 +318,9 @@ def test_a_callable_that_answers_nonsense_is_refused_when_asked(
 
 @pytest.mark.parametrize("steps", [0, -3])
 def test_a_horizon_without_steps_is_refused(steps: int) -> None:
-    with pytest.raises(ValueError, match=f"steps must be at least 1, got {steps}"):
+    with pytest.raises(
+        ValueError, match=f"steps must be a whole number of at least 1, got {steps}"
+    ):
         Horizon(steps)
 
 

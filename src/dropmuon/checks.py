@@ -17,11 +17,11 @@ __all__ = ["check_count", "check_gradient", "check_group", "check_parameter", "n
 _STARTS = ("gradient", "zero")
 
 
-def check_count(name: str, value: int | None, *, optional: bool = False) -> None:
+def check_count(name: str, value: object, *, optional: bool = False) -> None:
     """Refuse anything but a whole number of at least 1."""
     if value is None and optional:
         return
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
@@ -32,7 +32,7 @@ def check_group(group: Mapping[str, Any]) -> None:
         raise ValueError(f"lr as a tensor must have one element, got shape {tuple(lr.shape)}")
     if not _is_length(float(lr) if isinstance(lr, Tensor) else lr):
         raise ValueError(f"lr must be a finite number of at least 0, got {lr!r}")
-    if not (isinstance(momentum, Real) and 0 <= momentum < 1):
+    if not (isinstance(momentum, Real) and 0 <= float(momentum) < 1):
         raise ValueError(
             f"momentum must be in [0, 1), got {momentum}; it is the share of the old momentum "
             "that is kept, 1 - beta in the paper"
@@ -44,7 +44,7 @@ def check_group(group: Mapping[str, Any]) -> None:
 
 
 def _is_length(value: object) -> bool:
-    return isinstance(value, Real) and math.isfinite(value) and value >= 0
+    return isinstance(value, Real) and math.isfinite(value) and float(value) >= 0
 
 
 def check_parameter(name: str, parameter: Tensor) -> None:
