@@ -21,7 +21,7 @@ def check_count(name: str, value: object, *, optional: bool = False) -> None:
     """Refuse anything but a whole number of at least 1."""
     if value is None and optional:
         return
-    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 

@@ -1,0 +1,115 @@
+"""Why: costs, marginals, complexity and optimal probabilities. NumPy and SciPy, no torch.
+
+The paper's cost model, its convergence theorems as numbers of iterations, and the probabilities
+that make the product of the two least. Layers are counted from 0, the layer next to the input.
+"""
+
+from __future__ import annotations
+
+from dropmuon.theory.comparisons import (
+    Comparison,
+    against_full,
+    grouped_by_cost,
+    grouped_evenly,
+    relative_cost,
+    transformer_exact,
+    transformer_limit,
+)
+from dropmuon.theory.complexity import (
+    GeneralizedIterations,
+    StochasticBound,
+    admissible_eta,
+    generalized_weights,
+    horizon_momentum,
+    horizon_radii,
+    iterations_generalized,
+    iterations_smooth,
+    smooth_weights,
+    stochastic_bound,
+)
+from dropmuon.theory.costs import Costs, StepCosts, cost_of_set, d, expected_cost
+from dropmuon.theory.distributions import distribution_of, marginals_of
+from dropmuon.theory.families import Box, FamilyChoice, best_of_family
+from dropmuon.theory.generalized import (
+    GeneralizedSolution,
+    full_update_is_optimal_generalized,
+    generalized_cost,
+    generalized_squared_cost,
+    solve_generalized,
+    solve_generalized_squared,
+)
+from dropmuon.theory.partitions import (
+    PartitionSolution,
+    TauChoice,
+    best_tau,
+    contiguous_blocks,
+    nice_factor,
+    optimal_partition,
+    same_position_blocks,
+)
+from dropmuon.theory.programs import (
+    InfeasibleProgramError,
+    dinkelbach,
+    progressive_by_dinkelbach,
+    solve_covering_program,
+    solve_linear_program,
+)
+from dropmuon.theory.progressive import (
+    full_update_is_optimal,
+    optimal_progressive,
+    progressive_cost,
+)
+from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
+
+__all__ = [
+    "Box",
+    "Comparison",
+    "Costs",
+    "FamilyChoice",
+    "GeneralizedIterations",
+    "GeneralizedSolution",
+    "InfeasibleProgramError",
+    "NonMonotoneWarning",
+    "PartitionSolution",
+    "Smoothness",
+    "StepCosts",
+    "StochasticBound",
+    "TauChoice",
+    "admissible_eta",
+    "against_full",
+    "best_of_family",
+    "best_tau",
+    "contiguous_blocks",
+    "cost_of_set",
+    "d",
+    "dinkelbach",
+    "distribution_of",
+    "expected_cost",
+    "full_update_is_optimal",
+    "full_update_is_optimal_generalized",
+    "generalized_cost",
+    "generalized_squared_cost",
+    "generalized_weights",
+    "grouped_by_cost",
+    "grouped_evenly",
+    "horizon_momentum",
+    "horizon_radii",
+    "iterations_generalized",
+    "iterations_smooth",
+    "marginals_of",
+    "nice_factor",
+    "optimal_partition",
+    "optimal_progressive",
+    "progressive_by_dinkelbach",
+    "progressive_cost",
+    "relative_cost",
+    "same_position_blocks",
+    "smooth_weights",
+    "solve_covering_program",
+    "solve_generalized",
+    "solve_generalized_squared",
+    "solve_linear_program",
+    "stochastic_bound",
+    "transformer_exact",
+    "transformer_limit",
+]

@@ -1,0 +1,199 @@
+"""What a step costs: overhead, the passes through the layers, and the sharp operators.
+
+The paper's section "Cost Model". Layers are counted from 0, the layer next to the input. A cost is
+in any unit that adds up: seconds, operations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dropmuon.theory.distributions import FloatArray, Sampling, active_set, marginals_of
+
+__all__ = ["Costs", "StepCosts", "cost_of_set", "d", "expected_cost", "nonnegative", "numbers"]
+
+
+def nonnegative(argument: str, given: npt.ArrayLike, *, length: int | None = None) -> FloatArray:
+    """Return a read-only float64 copy of a vector of finite numbers >= 0, or say what is wrong."""
+    values = numbers(argument, given)
+    if values.ndim != 1:
+        raise ValueError(
+            f"{argument} must be one-dimensional, got shape {values.shape}; give one per layer"
+        )
+    if values.size == 0:
+        raise ValueError(f"{argument} must not be empty, got no entries; give one per layer")
+    if length is not None and values.size != length:
+        raise ValueError(
+            f"{argument} must have {length} entries, got {values.size}; give one per layer"
+        )
+    wrong = ~np.isfinite(values) | (values < 0)
+    if wrong.any():
+        k = int(wrong.argmax())
+        raise ValueError(
+            f"{argument} must be finite and at least 0, got {values[k]} at index {k}; "
+            "measure it again or use 0"
+        )
+    values += 0.0  # -0.0 becomes 0.0
+    values.setflags(write=False)
+    return values
+
+
+def numbers(argument: str, given: npt.ArrayLike) -> FloatArray:
+    """Return a float64 copy of an array, or say which argument is none."""
+    try:
+        return np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{argument} must be numbers, got {given!r}; give an array") from None
+
+
+def _amount(argument: str, given: float) -> float:
+    number = float(given)
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"{argument} must be finite and at least 0, got {given!r}; use 0 for none")
+    return number
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """The constants of the paper's cost of a step, cost(S) (eq. cost_k).
+
+    Attributes:
+        overhead: c_ov, paid by every step.
+        layer: c_i, paid for every layer from the cutoff on: forward and backward.
+        sharp: c_i^sharp, paid for every active layer: the sharp operator and the update.
+    """
+
+    overhead: float
+    layer: FloatArray
+    sharp: FloatArray
+
+    def __init__(self, overhead: float, layer: npt.ArrayLike, sharp: npt.ArrayLike) -> None:
+        passes = nonnegative("layer", layer)
+        object.__setattr__(self, "overhead", _amount("overhead", overhead))
+        object.__setattr__(self, "layer", passes)
+        object.__setattr__(self, "sharp", nonnegative("sharp", sharp, length=passes.size))
+        if not (self.overhead > 0 or self.layer.any() or self.sharp.any()):
+            raise ValueError(
+                "overhead, layer and sharp must not all be 0, got only zeros; "
+                "make at least one cost positive"
+            )
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers, b."""
+        return self.layer.size
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Costs)
+            and self.overhead == other.overhead
+            and np.array_equal(self.layer, other.layer)
+            and np.array_equal(self.sharp, other.sharp)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.overhead, self.layer.tobytes(), self.sharp.tobytes()))
+
+
+@dataclass(frozen=True, eq=False)
+class StepCosts:
+    """What a step costs with forward and backward apart.
+
+    The paper lets the forward pass of the frozen prefix be free, since it "may be cached and
+    reused". That holds while the batch stays the same. Each reading below is of the paper's form
+    c_0 + sum_i a_i F_i + sum_i c_i^sharp Q_i: what does not depend on the cutoff goes to
+    `Costs.overhead`, what is paid from the cutoff on goes to `Costs.layer`.
+
+    Attributes:
+        overhead: paid by every update.
+        forward: the forward pass, per layer.
+        backward: the backward pass, per layer.
+        sharp: the sharp operator and the update, per layer.
+        batch: paid once per batch, as loading it.
+    """
+
+    overhead: float
+    forward: FloatArray
+    backward: FloatArray
+    sharp: FloatArray
+    batch: float
+
+    def __init__(
+        self,
+        overhead: float,
+        forward: npt.ArrayLike,
+        backward: npt.ArrayLike,
+        sharp: npt.ArrayLike,
+        batch: float = 0.0,
+    ) -> None:
+        first = nonnegative("forward", forward)
+        object.__setattr__(self, "overhead", _amount("overhead", overhead))
+        object.__setattr__(self, "forward", first)
+        object.__setattr__(self, "backward", nonnegative("backward", backward, length=first.size))
+        object.__setattr__(self, "sharp", nonnegative("sharp", sharp, length=first.size))
+        object.__setattr__(self, "batch", _amount("batch", batch))
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers, b."""
+        return self.forward.size
+
+    def fresh(self) -> Costs:
+        """Every update has its own batch, and its forward pass runs through the frozen prefix.
+
+        cost(S) = overhead + batch + sum_all forward_i + sum_{i>=s} backward_i + sharp of S.
+        """
+        return self.reused(1)
+
+    def reused(self, updates: int) -> Costs:
+        """Per update, where `updates` = r updates share a batch and the prefix is computed once.
+
+        cost(S) = overhead + batch/r + sum_{i<s} forward_i/r + sum_{i>=s} (forward_i + backward_i)
+        + sharp of S. The prefix is sum_all forward_i/r less sum_{i>=s} forward_i/r, which gives
+        c_0 = overhead + (batch + sum_all forward_i)/r and a_i = (1 - 1/r) forward_i + backward_i.
+        """
+        if isinstance(updates, bool) or not isinstance(updates, int) or updates < 1:
+            raise ValueError(
+                f"updates must be a whole number of at least 1, got {updates!r}; "
+                "1 means a fresh batch for every update"
+            )
+        once = (self.batch + float(self.forward.sum())) / updates
+        again = (1.0 - 1.0 / updates) * self.forward
+        return Costs(self.overhead + once, again + self.backward, self.sharp)
+
+    def cached(self) -> Costs:
+        """The paper's reading: the forward pass of the frozen prefix is free.
+
+        cost(S) = overhead + batch + sum_{i>=s} (forward_i + backward_i) + sharp of S. Without a
+        cost per batch it is the limit of `reused` for many updates.
+        """
+        return Costs(self.overhead + self.batch, self.forward + self.backward, self.sharp)
+
+
+def d(costs: Costs) -> FloatArray:
+    """Return d_j = c_ov + sum_{i>=j} (c_i + c_i^sharp), the cost of moving layers j, ..., b-1."""
+    both = costs.layer + costs.sharp
+    tails: FloatArray = costs.overhead + both[::-1].cumsum()[::-1]
+    return tails
+
+
+def cost_of_set(costs: Costs, active: Iterable[int]) -> float:
+    """Return cost(S) = c_ov + sum_{i >= min S} c_i + sum_{i in S} c_i^sharp (eq. cost_k)."""
+    layers = active_set("active", active, costs.num_layers)
+    passes = costs.layer[layers[0] :].sum()
+    return costs.overhead + float(passes) + float(costs.sharp[list(layers)].sum())
+
+
+def expected_cost(sampler: Sampling, costs: Costs, progress: float = 0.0) -> float:
+    """Return E[cost(S)] = c_ov + sum_i c_i F_i + sum_i c_i^sharp Q_i (eq. cost_gen).
+
+    `sampler` is anything with `marginals(num_layers, progress)`, or a mapping from sets to
+    probabilities.
+    """
+    F, Q = marginals_of(sampler, costs.num_layers, progress)
+    return costs.overhead + float(costs.layer @ F) + float(costs.sharp @ Q)

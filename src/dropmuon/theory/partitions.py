@@ -1,0 +1,288 @@
+"""Optimal probabilities of a partition's blocks, and the partitions worth a name.
+
+A partition sampler draws block B_k with probability p_k. In all three regimes the cost, written in
+q = p / min_k(p_k / M_k) with M_k = max_{i in B_k} L_{i,B_k}, rises in every q_k >= M_k, so q = M is
+optimal: every block is drawn in proportion to its worst constant.
+
+The closing formula of the section "Arbitrary Submodel Sampling" of the generalized case prints L0
+in these probabilities. Its derivation has 1 / min_i(p_{k(i)} / L1_{i,B_k(i)}) and gives L1, as the
+paper states for contiguous blocks: L1 is used here. The paper gives no probabilities for the
+1/eps^2 regime, but the same argument holds: the cost is (sum_k rho_k q_k)(sum_k d_k q_k) with
+rho_k = sum_{i in B_k} L0_i / L1_i^2 >= 0, so the probabilities are those of the 1/eps regime.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from dropmuon.errors import unknown_name
+from dropmuon.theory.costs import Costs, cost_of_set, nonnegative
+from dropmuon.theory.distributions import ActiveSet, FloatArray, active_set
+from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
+
+__all__ = [
+    "PartitionSolution",
+    "Regime",
+    "TauChoice",
+    "TauFamily",
+    "best_tau",
+    "block_costs",
+    "check_regime",
+    "contiguous_blocks",
+    "nice_factor",
+    "optimal_partition",
+    "same_position_blocks",
+]
+
+Regime: TypeAlias = Literal["smooth", "1/eps", "1/eps^2"]
+"""Smooth layers; or (L0, L1)-smooth ones where the 1/eps, or the 1/eps^2 term of K dominates."""
+
+TauFamily: TypeAlias = Literal["nice", "partition"]
+"""All sets of tau layers alike; or contiguous blocks of tau layers with optimal probabilities."""
+
+Growth: TypeAlias = npt.ArrayLike | str | Callable[[int], float]
+
+LayerConstants: TypeAlias = Smoothness | npt.ArrayLike
+
+
+_FALL = 1e-6
+"""A relative fall of a constant with tau that still counts as rounding."""
+
+
+@dataclass(frozen=True)
+class PartitionSolution:
+    """The blocks, their optimal probabilities, and their cost up to a common factor."""
+
+    blocks: tuple[ActiveSet, ...]
+    probabilities: FloatArray
+    cost: float
+
+
+@dataclass(frozen=True)
+class TauChoice:
+    """The best tau, its cost up to a common factor, and the cost of every candidate."""
+
+    tau: int
+    cost: float
+    candidates: tuple[int, ...]
+    candidate_costs: FloatArray
+
+
+def optimal_partition(
+    blocks: Iterable[Iterable[int]],
+    constants: LayerConstants,
+    costs: Costs,
+    regime: Regime = "smooth",
+) -> PartitionSolution:
+    """Return the best probabilities of the blocks of a partition and their cost.
+
+    `constants` is a `Smoothness` that knows the blocks; or the constant of every layer in its own
+    block, L_{i,B_k(i)} in the order of layers: L0 for "smooth" and L1 for "1/eps"; or both,
+    `(L0, L1)`, for "1/eps^2". With the step costs d_k of the blocks and M_k their largest constant:
+
+        p_k = M_k / sum_l M_l
+        smooth   2 sum_k d_k M_k                          (eq. cost_arbitrary_submod)
+        1/eps      sum_k d_k M_k                          (eq. cost_opt_prob_e)
+        1/eps^2  (sum_k M_k sum_{i in B_k} L0_i / L1_i^2) sum_k d_k M_k   (eq. cost_opt_prob_e2)
+    """
+    check_regime(regime)
+    sets = _check_blocks(blocks, costs.num_layers)
+    flat, slope = _layer_constants(constants, sets, costs.num_layers, regime)
+    worst = np.array([slope[list(block)].max() for block in sets])
+    paid = float(block_costs(sets, costs) @ worst)
+    if regime == "smooth":
+        cost = 2.0 * paid
+    elif regime == "1/eps":
+        cost = paid
+    else:
+        share = np.array([(flat[list(block)] / slope[list(block)] ** 2).sum() for block in sets])
+        cost = float(worst @ share) * paid
+    return PartitionSolution(sets, worst / worst.sum(), cost)
+
+
+def block_costs(blocks: Sequence[ActiveSet], costs: Costs) -> FloatArray:
+    """Return d_k = c_ov + sum_{j >= min B_k} c_j + sum_{j in B_k} c_j^sharp of every block."""
+    return np.array([cost_of_set(costs, block) for block in blocks])
+
+
+def contiguous_blocks(num_layers: int, tau: int) -> tuple[ActiveSet, ...]:
+    """Return runs of tau layers (section "Partitioned tau-submodel sampling").
+
+    The paper lets tau divide the number of layers; here the last block takes what is left.
+    """
+    if num_layers < 1:
+        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
+    if not 1 <= tau <= num_layers:
+        raise ValueError(f"tau must be between 1 and num_layers={num_layers}, got {tau}")
+    return tuple(
+        tuple(range(start, min(start + tau, num_layers))) for start in range(0, num_layers, tau)
+    )
+
+
+def same_position_blocks(T: int, L: int) -> tuple[ActiveSet, ...]:
+    """Group the layers that share a place in T identical transformer blocks of L layers each.
+
+    Example "Grouping layers across transformer blocks": B_l = {l, l+L, ..., l+(T-1)L}, l < L.
+    """
+    if T < 1 or L < 1:
+        raise ValueError(f"T and L must be at least 1, got T={T}, L={L}")
+    return tuple(tuple(range(place, T * L, L)) for place in range(L))
+
+
+def best_tau(
+    family: TauFamily,
+    constants: Growth | tuple[Growth, Growth],
+    costs: Costs,
+    regime: Regime = "smooth",
+    *,
+    taus: Iterable[int] | None = None,
+) -> TauChoice:
+    """Return the tau of least total cost: the smallest one of equals.
+
+    `constants` are those of layer i when tau layers move: a (b, b) table `L[i, tau - 1]`, or the
+    same for all layers as a function of tau or one of "constant", "linear" and "sqrt". They are L0
+    for "smooth", L1 for "1/eps", and a pair (L0, L1) for "1/eps^2". With B(tau) of `nice_factor`:
+
+        nice, smooth   2 max_i L0[i, tau] B(tau)                             (A B)
+        nice, 1/eps      max_i L1[i, tau] B(tau)                             (A_eps B)
+        nice, 1/eps^2    max_i L1[i, tau]^2 sum_i L0 / L1[i, tau]^2 B(tau)   (A_eps2 B)
+
+    A "partition" costs what `optimal_partition` says of `contiguous_blocks(b, tau)`, "Choosing tau"
+    in the paper; a shorter last block has the constants of its own size. `taus` limits the search,
+    for instance to divisors of b.
+    """
+    check_regime(regime)
+    if family not in get_args(TauFamily):
+        raise unknown_name("family", str(family), get_args(TauFamily))
+    b = costs.num_layers
+    candidates = tuple(range(1, b + 1)) if taus is None else tuple(taus)
+    if not candidates or not all(1 <= tau <= b for tau in candidates):
+        raise ValueError(f"taus must be numbers between 1 and {b}, got {candidates}")
+    if regime != "1/eps^2":
+        flat = slope = _table("constants", constants, b)
+    elif isinstance(constants, tuple) and len(constants) == 2:
+        flat, slope = _table("L0", constants[0], b), _table("L1", constants[1], b)
+    else:
+        raise ValueError("constants must be a pair (L0, L1) for regime '1/eps^2'")
+    price = _nice_cost if family == "nice" else _contiguous_cost
+    values = np.array([price(tau, flat, slope, costs, regime) for tau in candidates])
+    best = int(values.argmin())
+    return TauChoice(candidates[best], float(values[best]), candidates, values)
+
+
+def nice_factor(tau: int, costs: Costs) -> float:
+    """Return B(tau) = (b / tau) E[cost(S)] of tau-nice sampling; it never rises with tau.
+
+    Section "tau-nice Sampling": B(tau) = (b / tau) c_ov + sum_j c_j h_j(tau) + sum_j c_j^sharp. The
+    quotients of binomials in h_j overflow for large b. Here h_j is the paper's sum
+    h_j = sum_{m < j} C(b-m-1, tau-1) / C(b-1, tau-1), the terms by their recursion: every factor
+    lies in [0, 1] and nothing cancels.
+    """
+    b = costs.num_layers
+    if not 1 <= tau <= b:
+        raise ValueError(f"tau must be between 1 and {b}, got {tau}")
+    m = np.arange(b - 1)
+    terms = np.append(1.0, np.maximum(b - m - tau, 0) / (b - m - 1)).cumprod()
+    return b / tau * costs.overhead + float(costs.layer @ terms.cumsum() + costs.sharp.sum())
+
+
+def check_regime(regime: str) -> None:
+    """Say which regimes there are if this is none."""
+    if regime not in get_args(Regime):
+        raise unknown_name("regime", str(regime), get_args(Regime))
+
+
+def _check_blocks(blocks: Iterable[Iterable[int]], num_layers: int) -> tuple[ActiveSet, ...]:
+    """Return the blocks as ascending tuples, or say why they do not partition the layers."""
+    sets = tuple(active_set("blocks", block, num_layers) for block in blocks)
+    counts = np.zeros(num_layers, dtype=np.intp)
+    for block in sets:
+        counts[list(block)] += 1
+    if (counts != 1).any():
+        layer = int(np.flatnonzero(counts != 1)[0])
+        raise ValueError(
+            f"blocks must partition layers 0 to {num_layers - 1}, "
+            f"got layer {layer} in {counts[layer]} of them"
+        )
+    return sets
+
+
+def _layer_constants(
+    constants: LayerConstants, sets: Sequence[ActiveSet], count: int, regime: Regime
+) -> tuple[FloatArray, FloatArray]:
+    """Return L0 of every layer in its block, and the constants that drive the probabilities."""
+    if isinstance(constants, Smoothness):
+        if constants.num_layers != count:
+            raise ValueError(f"constants must be of {count} layers, got {constants.num_layers}")
+        flat = np.sum([constants.constants(0, block) for block in sets], axis=0)
+        slope = np.sum([constants.constants(1, block) for block in sets], axis=0)
+        slope = flat if regime == "smooth" else slope
+    elif regime != "1/eps^2":
+        flat = slope = nonnegative("constants", constants, length=count)
+    elif isinstance(constants, Sequence | np.ndarray) and len(constants) == 2:
+        flat = nonnegative("L0", constants[0], length=count)
+        slope = nonnegative("L1", constants[1], length=count)
+    else:
+        raise ValueError("constants must be a pair (L0, L1) of vectors for regime '1/eps^2'")
+    if not slope.all():
+        layer = int((slope == 0).argmax())
+        raise ValueError(f"constants must be above 0 in regime {regime!r}, got 0 in layer {layer}")
+    return flat, slope
+
+
+_GROWTHS: dict[str, Callable[[int], float]] = {
+    "constant": lambda tau: 1.0,
+    "linear": float,
+    "sqrt": math.sqrt,
+}
+
+
+def _table(name: str, given: Growth | tuple[Growth, Growth], b: int) -> FloatArray:
+    """Return constants as a (b, b) table by layer and tau - 1, warning where they fall with tau."""
+    if isinstance(given, str):
+        if given not in _GROWTHS:
+            raise unknown_name(name, given, _GROWTHS)
+        given = _GROWTHS[given]
+    if callable(given):
+        table = np.tile([float(given(tau)) for tau in range(1, b + 1)], (b, 1))
+    else:
+        table = np.array(given, dtype=np.float64)
+    if table.shape != (b, b):
+        raise ValueError(f"{name} must be a table of layers by tau, {(b, b)}, got {table.shape}")
+    if not (np.isfinite(table) & (table > 0)).all():
+        raise ValueError(f"{name} must be finite and positive for every layer and tau")
+    if (table[:, 1:] < table[:, :-1] * (1.0 - _FALL)).any():
+        warnings.warn(
+            f"{name} must not fall where more layers move, got a row that falls with tau",
+            NonMonotoneWarning,
+            stacklevel=3,
+        )
+    return table
+
+
+def _nice_cost(tau: int, L0: FloatArray, L1: FloatArray, costs: Costs, regime: Regime) -> float:
+    """Return A(tau) B(tau) for this regime."""
+    flat, slope = L0[:, tau - 1], L1[:, tau - 1]
+    worst = float(slope.max())
+    if regime == "1/eps^2":
+        return float(((worst / slope) ** 2 * flat).sum()) * nice_factor(tau, costs)
+    return (2.0 if regime == "smooth" else 1.0) * worst * nice_factor(tau, costs)
+
+
+def _contiguous_cost(
+    tau: int, L0: FloatArray, L1: FloatArray, costs: Costs, regime: Regime
+) -> float:
+    """Return the cost of contiguous blocks of tau layers with their optimal probabilities."""
+    blocks = contiguous_blocks(costs.num_layers, tau)
+    size = np.concatenate([np.full(len(block), len(block)) for block in blocks])
+    layers = np.arange(costs.num_layers)
+    flat, slope = L0[layers, size - 1], L1[layers, size - 1]
+    constants = (flat, slope) if regime == "1/eps^2" else slope
+    return optimal_partition(blocks, constants, costs, regime).cost

@@ -1,0 +1,242 @@
+"""The smoothness constants L0_{i,S} and L1_{i,S} of layer i when the layers of S move together.
+
+The assumptions "supp(D)--layer-wise smoothness" and "supp(D)--layer-wise (L0, L1)--smoothness".
+Layers are counted from 0. A layer outside of S has the constant 0.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Literal, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dropmuon.theory.costs import nonnegative, numbers
+from dropmuon.theory.distributions import ActiveSet, FloatArray, active_set
+from dropmuon.theory.monotone import covering_pairs, nearest_monotone
+
+__all__ = ["Alpha", "NonMonotoneWarning", "Smoothness", "Violation"]
+
+Alpha = Literal[0, 1]
+"""Which constants: 0 for L0, 1 for L1."""
+
+_ALPHAS: tuple[Alpha, Alpha] = (0, 1)
+_TOLERANCE = 1e-6
+
+
+class NonMonotoneWarning(UserWarning):
+    """Constants fall where the active set grows, which the smallest constants never do."""
+
+
+class Violation(NamedTuple):
+    """A pair smaller < larger of sets with L_{i,smaller} > L_{i,larger}."""
+
+    alpha: Alpha
+    layer: int
+    smaller: ActiveSet
+    larger: ActiveSet
+    constant: float
+    bound: float
+
+
+class Smoothness:
+    """Constants of every layer for every set of a support: immutable.
+
+    Make it from mappings `{set: b constants}`, or with `progressive` or `separable`. Its methods
+    `l0` and `l1` are functions of (layer, active set). Where the constants fall as the active set
+    grows, a `NonMonotoneWarning` says so, and `repair` helps.
+    """
+
+    def __init__(
+        self,
+        l0: Mapping[ActiveSet, npt.ArrayLike],
+        l1: Mapping[ActiveSet, npt.ArrayLike] | None = None,
+    ) -> None:
+        if not isinstance(l0, Mapping) or not l0:
+            raise ValueError(
+                f"l0 must map sets to constants, got {l0!r}; give a dict such as "
+                "{(0, 1): [2.0, 3.0], (1,): [0.0, 1.0]}"
+            )
+        b = np.asarray(next(iter(l0.values()))).size
+        first = _rows("l0", l0, b)
+        second = {s: np.zeros(b) for s in first} if l1 is None else _rows("l1", l1, b)
+        if second.keys() != first.keys():
+            odd = min(second.keys() ^ first.keys())
+            raise ValueError(
+                f"l0 and l1 must be given for the same sets, got {odd} in one of them; add it"
+            )
+        index = {s: k for k, s in enumerate(first)}
+        self._set(index, np.stack([*first.values()]), np.stack([second[s] for s in index]))
+        self._warn()
+
+    @classmethod
+    def progressive(cls, L0: npt.ArrayLike, L1: npt.ArrayLike | None = None) -> Self:
+        """Make it from (b, b) matrices, `L[i, s]` for layer i when layers s, ..., b-1 move.
+
+        Entries with s > i are ignored.
+        """
+        first = _lower("L0", L0)
+        second = np.zeros_like(first) if L1 is None else _lower("L1", L1)
+        if second.shape != first.shape:
+            raise ValueError(
+                f"L1 must have the shape of L0, {first.shape}, got {second.shape}; "
+                "give one row per layer"
+            )
+        layers = tuple(range(len(first)))
+        made = cls.__new__(cls)
+        made._set({layers[s:]: s for s in layers}, first.T.copy(), second.T.copy())
+        made._warn()
+        return made
+
+    @classmethod
+    def separable(cls, L0: npt.ArrayLike, L1: npt.ArrayLike | None = None) -> Self:
+        """Make it from b constants that hold for every set, as for a sum of functions of layers."""
+        first = nonnegative("L0", L0)
+        second = np.zeros(first.size) if L1 is None else nonnegative("L1", L1, length=first.size)
+        made = cls.__new__(cls)
+        made._set(None, first[None].copy(), second[None].copy())
+        return made
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers, b."""
+        return int(self._tables[0].shape[1])
+
+    @property
+    def sets(self) -> tuple[ActiveSet, ...]:
+        """The sets that constants are known for; none are listed if they hold for every set."""
+        return tuple(self._index or ())
+
+    def constants(self, alpha: Alpha, active: Iterable[int]) -> FloatArray:
+        """Return the b constants L^alpha_{i,S} of a set, 0 outside of it."""
+        layers = active_set("active", active, self.num_layers)
+        table = self._tables[alpha]
+        if self._index is None:
+            row = np.zeros(self.num_layers)
+            row[list(layers)] = table[0, list(layers)]
+            return row
+        if layers not in self._index:
+            raise ValueError(
+                f"active must be one of the {len(self._index)} sets with known constants, got "
+                f"{layers}; give its constants too"
+            )
+        known: FloatArray = table[self._index[layers]]
+        return known
+
+    def l0(self, i: int, active: Iterable[int]) -> float:
+        """Return L0_{i,S}."""
+        return self._constant(0, i, active)
+
+    def l1(self, i: int, active: Iterable[int]) -> float:
+        """Return L1_{i,S}."""
+        return self._constant(1, i, active)
+
+    def progressive_matrix(self, alpha: Alpha) -> FloatArray:
+        """Return the (b, b) matrix `L[i, s]` of layer i when layers s, ..., b-1 move."""
+        layers = tuple(range(self.num_layers))
+        return np.stack([self.constants(alpha, layers[s:]) for s in layers], axis=1)
+
+    def check_monotone(self, tolerance: float = _TOLERANCE) -> list[Violation]:
+        """List where S1 < S2 but L_{i,S1} > (1 + tolerance) L_{i,S2} (Lemma "smooth_subs").
+
+        Only pairs with no set of the support in between are looked at: the rest follows.
+        """
+        sets, found = self.sets, []
+        small, large = self._pairs[:, 0], self._pairs[:, 1]
+        for alpha in _ALPHAS:
+            table = self._tables[alpha]
+            worse = table[small] > table[large] * (1.0 + tolerance)
+            for k, i in np.argwhere(worse).tolist():
+                s, t = int(small[k]), int(large[k])
+                values = float(table[s, i]), float(table[t, i])
+                found.append(Violation(alpha, i, sets[s], sets[t], *values))
+        return found
+
+    def repair(self) -> Self:
+        """Return the nearest monotone constants, in the sense of least squares.
+
+        Layers are repaired apart, each over the sets that hold it: isotonic regression.
+        """
+        first, second = (table.copy() for table in self._tables)
+        for table in (first, second):
+            for i in range(self.num_layers if len(self._pairs) else 0):
+                holds = self._members[:, i]
+                pairs = self._pairs[holds[self._pairs].all(axis=1)]
+                table[holds, i] = nearest_monotone(table[holds, i], (holds.cumsum() - 1)[pairs])
+        made = type(self).__new__(type(self))
+        made._set(self._index, first, second)
+        return made
+
+    def __repr__(self) -> str:
+        known = "any set" if self._index is None else f"{len(self._index)} sets"
+        return f"<Smoothness of {self.num_layers} layers over {known}>"
+
+    def _set(self, index: dict[ActiveSet, int] | None, l0: FloatArray, l1: FloatArray) -> None:
+        l0.setflags(write=False)
+        l1.setflags(write=False)
+        self._index, self._tables = index, (l0, l1)
+
+    def _constant(self, alpha: Alpha, i: int, active: Iterable[int]) -> float:
+        (layer,) = active_set("i", (i,), self.num_layers)
+        return float(self.constants(alpha, active)[layer])
+
+    @cached_property
+    def _members(self) -> npt.NDArray[np.bool_]:
+        members = np.zeros((len(self.sets), self.num_layers), dtype=np.bool_)
+        for row, layers in zip(members, self.sets, strict=True):
+            row[list(layers)] = True
+        return members
+
+    @cached_property
+    def _pairs(self) -> npt.NDArray[np.intp]:
+        return covering_pairs(self._members)
+
+    def _warn(self) -> None:
+        violations = self.check_monotone()
+        if violations:
+            _, layer, smaller, larger, constant, bound = violations[0]
+            warnings.warn(
+                f"constants must not fall as the active set grows, got {len(violations)} places "
+                f"where they do, the first in layer {layer}: {constant:g} for {smaller} but "
+                f"{bound:g} for {larger}; repair() gives the nearest that do not",
+                NonMonotoneWarning,
+                stacklevel=3,
+            )
+
+
+def _rows(
+    argument: str, given: Mapping[ActiveSet, npt.ArrayLike], b: int
+) -> dict[ActiveSet, FloatArray]:
+    """Return the constants of each set, 0 outside of it."""
+    rows: dict[ActiveSet, FloatArray] = {}
+    for key, constants in given.items():
+        layers = active_set(f"{argument}'s sets", key, b)
+        if layers in rows:
+            raise ValueError(f"{argument} must name a set once, got {layers} twice; keep one")
+        values = numbers(f"{argument}[{layers}]", constants)
+        if values.shape == (b,):
+            values[np.isin(np.arange(b), layers, invert=True)] = 0.0
+        rows[layers] = nonnegative(f"{argument}[{layers}]", values, length=b)
+    return rows
+
+
+def _lower(argument: str, given: npt.ArrayLike) -> FloatArray:
+    """Return the lower triangle of a square matrix of constants."""
+    matrix = numbers(argument, given)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
+        raise ValueError(
+            f"{argument} must be a square matrix L[i, s], got shape {matrix.shape}; "
+            "give one row per layer and one column per cutoff"
+        )
+    matrix[np.triu_indices_from(matrix, k=1)] = 0.0
+    wrong = ~np.isfinite(matrix) | (matrix < 0)
+    if wrong.any():
+        i, s = np.argwhere(wrong)[0].tolist()
+        raise ValueError(
+            f"{argument} must be finite and at least 0, got {matrix[i, s]} at index {(i, s)}; "
+            "estimate it again"
+        )
+    return matrix

@@ -1,0 +1,139 @@
+"""The linear program and Dinkelbach's algorithm confirm the recursion, and refuse what has none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from progressive_instances import Array, matrices, problems, random_problem, step_costs, tails
+
+from dropmuon.theory.costs import Costs
+from dropmuon.theory.programs import (
+    InfeasibleProgramError,
+    dinkelbach,
+    progressive_by_dinkelbach,
+    solve_covering_program,
+    solve_linear_program,
+)
+from dropmuon.theory.progressive import optimal_progressive, progressive_cost
+from dropmuon.theory.smoothness import NonMonotoneWarning
+
+
+@given(problems())
+def test_the_linear_program_agrees_with_the_recursion(problem: tuple[Array, Costs]) -> None:
+    L, costs = problem
+    p = optimal_progressive(L)
+    solution = solve_linear_program(L, costs)
+    assert solution.cost == pytest.approx(progressive_cost(p, L, costs), rel=1e-6)
+    np.testing.assert_allclose(solution.probabilities, p, atol=1e-6)
+
+
+@settings(max_examples=50)
+@given(problems())
+def test_dinkelbach_agrees_with_the_recursion(problem: tuple[Array, Costs]) -> None:
+    L, costs = problem
+    p = optimal_progressive(L)
+    found = progressive_by_dinkelbach(L, costs)
+    assert found.value == pytest.approx(progressive_cost(p, L, costs), rel=1e-6)
+    np.testing.assert_allclose(found.point, p, atol=1e-5)
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_the_linear_program_has_the_same_optimum_for_all_costs(data: st.DataObject) -> None:
+    L = data.draw(matrices())
+    one, two = (
+        solve_linear_program(L, data.draw(step_costs(len(L)))).probabilities for _ in range(2)
+    )
+    np.testing.assert_allclose(one, two, atol=1e-6)
+
+
+@settings(max_examples=30)
+@given(matrices(2))
+def test_the_recursion_is_optimal_where_only_the_overhead_costs(L: Array) -> None:
+    costs = Costs(1.0, np.zeros(len(L)), np.zeros(len(L)))
+    cost = progressive_cost(optimal_progressive(L), L, costs)
+    assert solve_linear_program(L, costs).cost == pytest.approx(cost, rel=1e-6)
+
+
+@given(problems())
+def test_the_multipliers_certify_the_optimum(problem: tuple[Array, Costs]) -> None:
+    L, costs = problem
+    solution = solve_linear_program(L, costs)
+    weights = np.where(np.tri(len(L)) > 0, 0.5 / L, 0.0)
+    assert (solution.multipliers >= -1e-9).all()
+    assert (weights.T @ solution.multipliers <= tails(costs) * (1 + 1e-6)).all()
+    assert solution.multipliers.sum() == pytest.approx(solution.cost, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [30, 120])
+def test_many_layers_agree_too(size: int) -> None:
+    L, costs = random_problem(size, size)
+    cost = progressive_cost(optimal_progressive(L), L, costs)
+    assert solve_linear_program(L, costs).cost == pytest.approx(cost, rel=1e-6)
+    assert progressive_by_dinkelbach(L, costs).value == pytest.approx(cost, rel=1e-6)
+
+
+def test_the_linear_program_serves_constants_that_rise_with_the_cutoff() -> None:
+    L, costs = np.array([[1.0, 0.0], [2.0, 50.0]]), Costs(0.0, [0.01, 1.0], [0.0, 0.0])
+    with pytest.warns(NonMonotoneWarning):
+        program = solve_linear_program(L, costs)
+    with pytest.warns(NonMonotoneWarning):
+        p = optimal_progressive(L)
+    with pytest.warns(NonMonotoneWarning):
+        assert program.cost < progressive_cost(p, L, costs)
+    np.testing.assert_allclose(program.probabilities, [1.0, 0.0], atol=1e-9)
+
+
+def test_a_layer_in_no_set_makes_the_program_infeasible() -> None:
+    with pytest.raises(InfeasibleProgramError, match=r"layers \[1\]"):
+        solve_covering_program([[1.0, 2.0], [0.0, 0.0]], [1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("weights", "prices", "message"),
+    [
+        ([], [], "matrix"),
+        ([[1.0]], [1.0, 2.0], "one entry per column"),
+        ([[-1.0]], [1.0], "non-negative"),
+        ([[np.nan]], [1.0], "finite"),
+        ([[1.0]], [np.nan], "set_costs must be finite"),
+        ([[1.0]], [0.0], "not all zero"),
+    ],
+)
+def test_bad_programs_are_named(weights: object, prices: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        solve_covering_program(weights, prices)  # type: ignore[arg-type]
+
+
+def test_costs_of_another_number_of_layers_are_refused() -> None:
+    for solve in (solve_linear_program, progressive_by_dinkelbach):
+        with pytest.raises(ValueError, match="costs must be of 1 layers, got 2"):
+            solve([[1.0]], Costs(1.0, [1.0, 1.0], [1.0, 1.0]))
+
+
+def test_dinkelbach_minimises_a_ratio_of_functions() -> None:
+    # (x^2 + 3) / (x + 1) is least at x = 1, where it is 2
+    def minimise(z: float) -> float:
+        return z / 2
+
+    found = dinkelbach(lambda x: x * x + 3, lambda x: x + 1, minimise, 10.0)
+    assert found.point == pytest.approx(1.0)
+    assert found.value == pytest.approx(2.0)
+    assert 1 < found.iterations < 10
+
+
+def test_dinkelbach_at_the_optimum_stops_at_once() -> None:
+    found = dinkelbach(lambda x: x * x + 3, lambda x: x + 1, lambda z: z / 2, 1.0)
+    assert (found.point, found.iterations) == (1.0, 1)
+
+
+def test_dinkelbach_refuses_a_start_without_a_ratio() -> None:
+    with pytest.raises(ValueError, match=r"got 1.0 / 0.0"):
+        dinkelbach(lambda x: 1.0, lambda x: x, lambda z: 1.0, 0.0)
+
+
+def test_dinkelbach_says_when_it_does_not_converge() -> None:
+    with pytest.raises(RuntimeError, match="max_iterations=2"):
+        dinkelbach(lambda x: x * x + 3, lambda x: x + 1, lambda z: z / 2, 1000.0, max_iterations=2)
