@@ -24,7 +24,7 @@ from unittest import mock
 import pytorch_optimizer
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from dropmuon import DropMuon
 from dropmuon.samplers import Progressive

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from dropmuon import DropMuon
 

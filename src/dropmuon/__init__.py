@@ -6,7 +6,7 @@ takes the place of an optimizer in a loop that stays as it is: see `DropMuon`.
 """
 
 import importlib
-from types import ModuleType
+from typing import Any
 
 from dropmuon import norms, presets, radii, samplers
 from dropmuon.layers import layer_groups
@@ -18,20 +18,22 @@ __all__ = [
     "__version__",
     "layer_groups",
     "norms",
+    "plan",
     "presets",
     "radii",
     "samplers",
     "theory",
 ]
 
+_ON_DEMAND = {"theory": "dropmuon.theory", "plan": "dropmuon.planning"}
 
-def __getattr__(name: str) -> ModuleType:
-    """Load `theory` when it is asked for: it needs SciPy, and the optimizer does not."""
-    if name == "theory":
-        try:
-            return importlib.import_module("dropmuon.theory")
-        except ModuleNotFoundError as error:
-            raise ImportError(
-                f"{error}; theory needs it: pip install 'dropmuon[theory]'"
-            ) from error
-    raise AttributeError(f"module 'dropmuon' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """Load `theory` and `plan` when they are asked for: the optimizer does not need SciPy."""
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module 'dropmuon' has no attribute {name!r}")
+    try:
+        room = importlib.import_module(_ON_DEMAND[name])
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{error}; {name} needs it: pip install 'dropmuon[plan]'") from error
+    return room.plan if name == "plan" else room

@@ -59,9 +59,10 @@ from dropmuon.theory.progressive import (
     optimal_progressive,
     progressive_cost,
 )
-from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
+from dropmuon.theory.smoothness import Alpha, NonMonotoneWarning, Smoothness
 
 __all__ = [
+    "Alpha",
     "Box",
     "Comparison",
     "Costs",

@@ -1,0 +1,170 @@
+"""Is the planner honest? Plan for three models, train with the plan, and compare.
+
+    python benchmarks/plan.py [--budget 30] [--steps 60]
+
+For each model: the predicted cost of a step relative to full updates, and what it was; and the
+predicted gain in time, beside the time that training took to reach the loss that full updates end
+at. Methods take turns, step by step, on the same batches from the same weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dropmuon import DropMuon, plan
+from dropmuon.planning import Plan
+from dropmuon.samplers import Full, Progressive, Sampler
+from dropmuon.theory import expected_cost
+
+Batches = Callable[[int], tuple[Tensor, Tensor]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--budget", type=float, default=30.0)
+    parser.add_argument("--steps", type=int, default=60)
+    options = parser.parse_args()
+    for title, model, batches, settings in (cnn(), transformer(), mlp()):
+        data = [batches(k) for k in range(options.steps)]
+        found = plan(model, loss, data[:8], budget=options.budget, **settings)
+        print(f"\n== {title}\n{found}\n")
+        compare(found, model, data, settings)
+
+
+def compare(
+    found: Plan, model: nn.Module, data: list[tuple[Tensor, Tensor]], settings: dict[str, Any]
+) -> None:
+    samplers: dict[str, Sampler] = {"full": Full(), "uniform": Progressive(), "plan": found.sampler}
+    runs = {name: Run(model, sampler, settings) for name, sampler in samplers.items()}
+    for k in range(len(data)):
+        for run in runs.values():
+            run.step(data[k])
+    fresh, b = found.costs.seconds.fresh(), len(found.costs.layers)
+    target = runs["full"].smoothed()[-1]
+    print(f"{'':8}  cost of a step, of full      time to full's last loss ({target:.3f})")
+    for name, run in runs.items():
+        predicted = expected_cost(samplers[name], fresh) / expected_cost(Full(), fresh)
+        sets = [fresh_cost(found, active) for active in run.sets[1:]]
+        drawn = sum(sets) / len(sets) / fresh_cost(found, tuple(range(b)))
+        measured = run.mean() / runs["full"].mean()
+        reached, whole = run.time_to(target), runs["full"].time_to(target)
+        sooner = "not reached" if reached is None or whole is None else f"{whole / reached:.2f}x"
+        print(
+            f"{name:8}  expected {predicted:.2f}, for the sets drawn {drawn:.2f}, measured "
+            f"{measured:.2f} ({measured / drawn - 1:+.0%})   full's time over its own: {sooner}"
+        )
+
+
+def fresh_cost(found: Plan, active: tuple[int, ...]) -> float:
+    return found.costs.predict(active)
+
+
+def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+class Run:
+    """One sampler on its own copy of the model."""
+
+    def __init__(self, model: nn.Module, sampler: Sampler, settings: dict[str, Any]) -> None:
+        self.model = copy.deepcopy(model)
+        self.optimizer = DropMuon(self.model, sampler=sampler, **settings)
+        self.seconds: list[float] = []
+        self.losses: list[float] = []
+        self.sets: list[tuple[int, ...]] = []
+
+    def step(self, batch: tuple[Tensor, Tensor]) -> None:
+        self.sets.append(self.optimizer.active)
+        start = time.perf_counter()
+        value = loss(self.model, batch)
+        value.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.seconds.append(time.perf_counter() - start)
+        self.losses.append(float(value.detach()))
+
+    def mean(self) -> float:
+        return sum(self.seconds[1:]) / len(self.seconds[1:])
+
+    def smoothed(self, over: int = 8) -> list[float]:
+        return [
+            sum(self.losses[max(0, k - over + 1) : k + 1]) / min(over, k + 1)
+            for k in range(len(self.losses))
+        ]
+
+    def time_to(self, target: float) -> float | None:
+        for k, value in enumerate(self.smoothed()):
+            if value <= target:
+                return sum(self.seconds[: k + 1])
+        return None
+
+
+def prototypes(classes: int, *shape: int) -> Tensor:
+    return torch.randn(classes, *shape, generator=torch.Generator().manual_seed(1))
+
+
+def noisy(centres: Tensor, count: int, noise: float) -> Batches:
+    """Batches of noisy class prototypes: learnable, and made on the spot."""
+
+    def batch(k: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(100 + k)
+        y = torch.randint(0, len(centres), (count,), generator=generator)
+        x = centres[y] + noise * torch.randn(count, *centres.shape[1:], generator=generator)
+        return x, y
+
+    return batch
+
+
+def cnn() -> tuple[str, nn.Module, Batches, dict[str, Any]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        nn.Sequential(nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        nn.Sequential(nn.Conv2d(128, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        nn.Sequential(nn.Flatten(), nn.Linear(256 * 9, 10)),
+    )
+    batches = noisy(prototypes(10, 1, 28, 28), 128, 3.0)
+    return "the paper's CNN, 64-128-256", model, batches, {"lr": 0.02}
+
+
+def transformer() -> tuple[str, nn.Module, Batches, dict[str, Any]]:
+    torch.manual_seed(0)
+    blocks = [
+        nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True, norm_first=True)
+        for _ in range(6)
+    ]
+    model = nn.Sequential(nn.Linear(16, 128), *blocks, Last(), nn.Linear(128, 10))
+    batches = noisy(prototypes(10, 32, 16), 32, 3.0)
+    return "a transformer of 6 blocks", model, batches, {"lr": 0.02, "by": by_item}
+
+
+def mlp() -> tuple[str, nn.Module, Batches, dict[str, Any]]:
+    torch.manual_seed(0)
+    widths = [256, 1024, 1024, 1024]
+    hidden = [
+        nn.Sequential(nn.Linear(i, o), nn.ReLU())
+        for i, o in zip(widths[:-1], widths[1:], strict=True)
+    ]
+    model = nn.Sequential(*hidden, nn.Linear(1024, 10))
+    return "a wide MLP", model, noisy(prototypes(10, 256), 512, 4.0), {"lr": 0.02}
+
+
+class Last(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, -1]
+
+
+def by_item(name: str, parameter: Tensor) -> str:
+    return name.partition(".")[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""One point of a run: the gradient there, and how it changes along the method's steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dropmuon import norms
+from dropmuon.norms.matrices import as_matrices
+from dropmuon.norms.precision import accumulation_dtype
+from dropmuon.norms.scaling import scale_factor
+from dropmuon.optimizer import DropMuon
+from dropmuon.planning.problem import Generators, Problem, activate
+from dropmuon.roster import Slot
+from dropmuon.samplers import ActiveSet
+from dropmuon.theory.distributions import FloatArray
+
+__all__ = ["Probe"]
+
+
+class Probe:
+    """A point X and one batch: every gradient is of this batch and with the same random numbers.
+
+    Buffers are what they were at X, too, for each gradient. A layer has the largest norm and the
+    summed dual norms of its parameters.
+    """
+
+    def __init__(self, problem: Problem, optimizer: DropMuon, index: int) -> None:
+        self._problem, self._optimizer, self._index = problem, optimizer, index
+        self._layers = optimizer._roster.layers
+        self._generators = Generators.now()
+        self._buffers = [(each, each.clone()) for each in problem.model.buffers()]
+        self._gradients = self._measure(self._all, "the present point")
+        self._unit = {
+            slot.parameter: _geometry(slot).lmo(self._gradients[slot.parameter], 1.0)
+            for slot in optimizer._roster.slots()
+            if slot.parameter in self._gradients
+        }
+        self._own = [self._duals(i, self._gradients) for i in self._all]
+
+    @property
+    def duals(self) -> FloatArray:
+        """||grad_i||_* of each layer at X."""
+        return np.array([sum(each.values()) for each in self._own])
+
+    def ratios(self, active: ActiveSet) -> FloatArray:
+        """Return ||grad_i(X + Gamma) - grad_i(X)||_* / ||Gamma_i|| for the layers of a set."""
+        steps = {p: step for i in active for p, step in self._steps(i, active).items()}
+        kept = {p: p.detach().clone() for p in steps}
+        try:
+            with torch.no_grad():
+                for parameter, step in steps.items():
+                    parameter.add_(step)
+            after = self._measure(active, f"a step of layers {active}")
+        finally:
+            with torch.no_grad():
+                for parameter, value in kept.items():
+                    parameter.copy_(value)
+        found = np.full(len(self._layers), np.nan)
+        difference = {p: g - self._gradients[p] for p, g in after.items()}
+        for i in active:
+            moved = [slot for slot in self._layers[i] if slot.parameter in steps]
+            lengths = [float(_geometry(s).norm(steps[s.parameter])) for s in moved]
+            if max(lengths, default=0.0) > 0:
+                found[i] = sum(self._duals(i, difference).values()) / max(lengths)
+        return found
+
+    def advance(self) -> None:
+        """Let the method take its full step from here."""
+        activate(self._optimizer, self._all)
+        for parameter, gradient in self._gradients.items():
+            parameter.grad = gradient
+        self._optimizer.step()
+
+    @property
+    def _all(self) -> ActiveSet:
+        return tuple(range(len(self._layers)))
+
+    def _measure(self, active: ActiveSet, where: str) -> dict[Tensor, Tensor]:
+        """Return the gradients of the active layers, under the conditions of this point."""
+        self._generators.restore()
+        for buffer, value in self._buffers:
+            if not torch.equal(buffer, value):
+                buffer.data.copy_(value)
+        loss = self._problem.backward(self._optimizer, active, self._index)
+        parameters = [slot.parameter for i in active for slot in self._layers[i]]
+        found = {p: p.grad.detach().clone() for p in parameters if p.grad is not None}
+        if not (math.isfinite(loss) and all(bool(g.isfinite().all()) for g in found.values())):
+            raise ValueError(
+                f"loss and its gradient must be finite along the run, got a loss of {loss} after "
+                f"{self._index} steps, at {where}; lower lr in optimizer_settings"
+            )
+        return found
+
+    def _steps(self, i: int, active: ActiveSet) -> dict[Tensor, Tensor]:
+        """Gamma_i: the LMO of the gradient over the ball that the optimizer's step rule gives."""
+        rule, steps = self._optimizer.step_rule, {}
+        whole = torch.tensor(math.hypot(*self._own[i].values()))
+        for slot in self._layers[i]:
+            if slot.parameter not in self._unit:
+                continue
+            length: float | Tensor = 1.0
+            if not isinstance(slot.norm, norms.AdamW):
+                length = rule.length(i, active, torch.tensor(self._own[i][slot.parameter]), whole)
+            group = self._optimizer.param_groups[slot.group]
+            sign = -1.0 if group["maximize"] else 1.0
+            steps[slot.parameter] = (
+                self._unit[slot.parameter] * sign * float(group["lr"]) * float(length)
+            )
+        return steps
+
+    def _duals(self, i: int, tensors: Mapping[Tensor, Tensor]) -> dict[Tensor, float]:
+        slots = [slot for slot in self._layers[i] if slot.parameter in tensors]
+        return {slot.parameter: _dual(slot, tensors[slot.parameter]) for slot in slots}
+
+
+def _geometry(slot: Slot) -> norms.Norm:
+    """The norm of a parameter; for AdamW the max-entry norm, whose step AdamW's resembles."""
+    return norms.Sign() if isinstance(slot.norm, norms.AdamW) else slot.norm
+
+
+def _dual(slot: Slot, g: Tensor) -> float:
+    """The dual norm, exactly: for spectral norms the sum of all singular values."""
+    norm = _geometry(slot)
+    if not isinstance(norm, norms.Spectral) or g.numel() == 0:
+        return float(norm.dual(g))
+    matrices = as_matrices(g.to(accumulation_dtype(g)), norm.blocks)
+    _, rows, columns = matrices.shape
+    return float(torch.linalg.svdvals(matrices).sum()) * scale_factor(norm.scale, rows, columns)

@@ -1,0 +1,221 @@
+"""Costs: fitted to timings that are given, counted on models whose operations are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from snapshots import awkward, batches, noisy_loss, state_of
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from dropmuon import norms
+from dropmuon.planning.bench import Timings
+from dropmuon.planning.costs import fit_seconds, measure_costs
+from dropmuon.planning.problem import Problem
+from dropmuon.theory.costs import StepCosts, cost_of_set
+
+WIDTHS = [6, 8, 10, 4]
+BATCH = 16
+
+
+class Ticking:
+    """A clock that moves on by a fixed time whenever it is read."""
+
+    def __init__(self, tick: float) -> None:
+        self.tick, self.now = tick, 0.0
+
+    def __call__(self) -> float:
+        self.now += self.tick
+        return self.now
+
+
+def mlp() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in pairwise(WIDTHS)))
+
+
+def square(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).square().mean()
+
+
+def mlp_problem() -> Problem:
+    return Problem(mlp(), square, [torch.ones(BATCH, WIDTHS[0])])
+
+
+def timings_of(
+    costs: StepCosts, rounds: int, noise: Callable[[], float], cutoffs: list[int] | None = None
+) -> Timings:
+    """What a bench would see if the additive model held."""
+    b, timings = costs.num_layers, Timings()
+    for _ in range(rounds):
+        for s in range(b) if cutoffs is None else cutoffs:
+            timings.forward[s].append(float(costs.forward.sum()) + noise())
+            timings.backward[s].append(float(costs.backward[s:].sum()) + noise())
+            timings.update[s].append(costs.overhead + float(costs.sharp[s:].sum()) + noise())
+        for j in range(b):
+            timings.alone[j].append(costs.overhead + float(costs.sharp[j]) + noise())
+    return timings
+
+
+def flat_operations(b: int) -> StepCosts:
+    return StepCosts(0.0, np.ones(b), np.ones(b), np.ones(b))
+
+
+TRUE = StepCosts(0.2, [1.0, 2.0, 0.5, 0.1], [2.0, 3.0, 1.0, 0.3], [0.4, 4.0, 0.0, 0.2])
+
+
+def steps(costs: StepCosts) -> np.ndarray:
+    fresh = costs.fresh()
+    return np.array([cost_of_set(fresh, range(s, 4)) for s in range(4)])
+
+
+def test_parts_of_an_additive_model_are_recovered():
+    fitted = fit_seconds(timings_of(TRUE, 3, lambda: 0.0), TRUE.forward, flat_operations(4))
+    np.testing.assert_allclose(fitted.forward, TRUE.forward, rtol=1e-9)
+    np.testing.assert_allclose(fitted.backward[:-1], TRUE.backward[:-1], rtol=5e-3)
+    np.testing.assert_allclose(fitted.sharp, TRUE.sharp, atol=0.02)
+    np.testing.assert_allclose(steps(fitted), steps(TRUE), rtol=2e-3)
+
+
+def test_rare_delays_do_not_enter():
+    calls = iter(range(10**6))
+    fitted = fit_seconds(
+        timings_of(TRUE, 9, lambda: 50.0 if next(calls) % 7 == 0 else 0.0),
+        TRUE.forward,
+        flat_operations(4),
+    )
+    np.testing.assert_allclose(steps(fitted), steps(TRUE), rtol=1e-2)
+
+
+def test_cutoffs_that_were_not_measured_go_like_operations():
+    costs = StepCosts(0.1, np.ones(6), [8.0, 1.0, 4.0, 2.0, 6.0, 3.0], np.zeros(6))
+    timings = timings_of(costs, 3, lambda: 0.0, cutoffs=[0, 5])
+    fitted = fit_seconds(timings, np.ones(6), costs)
+    np.testing.assert_allclose(fitted.backward[:5], costs.backward[:5], rtol=0.05)
+
+
+@given(st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_parts_are_never_negative(b, seed):
+    rng = np.random.default_rng(seed)
+    timings = Timings()
+    for s in range(b):
+        for part in (timings.forward, timings.backward, timings.update, timings.alone):
+            part[s] = rng.exponential(size=3).tolist()
+    fitted = fit_seconds(timings, rng.random(b), flat_operations(b))
+    parts = np.concatenate([fitted.forward, fitted.backward, fitted.sharp, [fitted.overhead]])
+    assert (parts >= 0).all()
+
+
+def test_operations_of_linear_layers_are_those_of_their_products():
+    measured = measure_costs(mlp_problem(), {"policy": "euclidean"}, 1.0, clock=Ticking(0.01))
+    product = [2 * BATCH * a * b for a, b in pairwise(WIDTHS)]
+    assert measured.operations.forward.tolist() == product
+    for s in range(3):  # one product per weight gradient, one per input gradient but the first
+        expected = sum(product) + sum(product[s:]) + sum(product[s + 1 :])
+        assert measured.operations_by_cutoff[s] == expected
+        assert cost_of_set(measured.operations.fresh(), range(s, 3)) == expected
+    assert not measured.operations.sharp.any()
+
+
+@pytest.mark.parametrize("cutoff", range(4))
+def test_operations_by_cutoff_are_those_of_the_counter(cutoff):
+    model = awkward().requires_grad_(True)
+    problem = Problem(model, noisy_loss, batches())
+    measured = measure_costs(problem, {"policy": "sign"}, 1.0, clock=Ticking(0.01))
+    for stage in [stage for stage in model if list(stage.parameters())][:cutoff]:
+        stage.requires_grad_(False)
+    with FlopCounterMode(display=False) as counter:
+        noisy_loss(model, batches()[0]).backward()
+    assert measured.operations_by_cutoff[cutoff] == counter.get_total_flops() > 0
+
+
+def test_operations_of_an_update_are_those_of_its_orthogonaliser():
+    measured = measure_costs(mlp_problem(), {}, 1.0, clock=Ticking(0.01))
+    for layer, count in zip(mlp(), measured.operations.sharp, strict=True):
+        with FlopCounterMode(display=False) as counter:
+            norms.Spectral().direction(torch.randn_like(layer.weight))
+        assert count == counter.get_total_flops() > 0
+
+
+def test_a_decomposition_counts_too():
+    measured = measure_costs(mlp_problem(), {"orthogonalize": "svd"}, 1.0, clock=Ticking(0.01))
+    products = [(8, 6), (10, 8), (10, 4)]
+    shares = [14 * m * n * n + 8 * n**3 for m, n in products]
+    assert all(np.greater_equal(measured.operations.sharp, shares))
+
+
+def test_the_parts_sum_to_the_measured_steps():
+    measured = measure_costs(mlp_problem(), {"lr": 0.1}, 5.0, clock=Ticking(0.01))
+    np.testing.assert_allclose(measured.seconds_by_cutoff, 0.03)
+    predicted = [measured.predict(range(s, 3)) for s in range(3)]
+    np.testing.assert_allclose(predicted, 0.03, rtol=0.02)
+    assert measured.fit_error == pytest.approx(np.abs(np.array(predicted) / 0.03 - 1).max())
+    assert measured.layers == ("0", "1", "2")
+
+
+@pytest.mark.parametrize("budget", [0.5, 2.0, 8.0])
+def test_the_budget_ends_the_measurement(budget):
+    clock = Ticking(0.01)
+    measured = measure_costs(mlp_problem(), {}, budget, clock=clock)
+    assert clock.now <= budget + 0.25
+    assert np.isfinite(measured.seconds_by_cutoff[[0, -1]]).all()
+    if budget > 1:
+        assert measured.rounds >= 3
+
+
+def test_a_slow_model_is_measured_at_its_ends_and_predicted_between():
+    measured = measure_costs(mlp_problem(), {}, 1.0, clock=Ticking(10.0))
+    assert measured.rounds == 0
+    assert np.isnan(measured.seconds_by_cutoff[1])
+    assert 0 < measured.predict((1, 2)) < np.inf
+
+
+def test_progress_rises_to_one():
+    shares: list[float] = []
+    measure_costs(mlp_problem(), {}, 2.0, shares.append, clock=Ticking(0.01))
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert shares[0] >= 0
+
+
+def test_a_model_of_one_layer_has_costs():
+    problem = Problem(nn.Linear(3, 2), square, [torch.ones(4, 3)])
+    measured = measure_costs(problem, {}, 1.0, clock=Ticking(0.01))
+    assert measured.predict([0]) == pytest.approx(0.03, rel=0.02)
+
+
+def test_measuring_leaves_model_and_generators_to_the_bit():
+    model = awkward()
+    problem = Problem(model, noisy_loss, batches())
+    before = state_of(model)
+    measure_costs(problem, {"lr": 0.5, "weight_decay": 0.1}, 1.0, clock=Ticking(0.01))
+    assert state_of(model) == before
+
+
+def test_an_exception_in_the_loss_leaves_model_and_generators_to_the_bit():
+    calls = iter(range(100))
+
+    def loss(model, batch):
+        if next(calls) == 9:
+            raise RuntimeError("inside loss")
+        return noisy_loss(model, batch)
+
+    model = awkward()
+    problem = Problem(model, loss, batches())
+    before = state_of(model)
+    with pytest.raises(RuntimeError, match="inside loss"):
+        measure_costs(problem, {}, 5.0, clock=Ticking(0.01))
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf"), "long"])
+def test_a_budget_must_be_positive_seconds(budget):
+    with pytest.raises(ValueError, match="budget must be a positive number of seconds"):
+        measure_costs(mlp_problem(), {}, budget)

@@ -1,0 +1,171 @@
+"""A problem is checked at once, and whatever is tried on a model is undone to the bit."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from snapshots import awkward, batches, noisy_loss, state_of
+from torch import nn
+
+from dropmuon import DropMuon
+from dropmuon.planning.problem import Problem, untouched
+
+
+def spoil(model: nn.Module) -> None:
+    """Change everything that can be changed."""
+    model.train(not model.training)
+    model.zero_grad()
+    for parameter in model.parameters():
+        parameter.requires_grad_(not parameter.requires_grad)
+        parameter.data.mul_(-2.0)
+        parameter.grad = torch.ones_like(parameter)
+    model[0].weight.data = torch.zeros(2, 2)
+    model[0].bias.note = "new"
+    model[1].running_mean = torch.ones(6)
+    model[1].num_batches_tracked.add_(5)
+    model[2].seen = 1
+    model[4].weight = nn.Parameter(torch.zeros(1))
+    torch.rand(3), random.random(), np.random.rand()
+
+
+def test_untouched_restores_everything_to_the_bit():
+    model = awkward()
+    before = state_of(model)
+    with untouched(model):
+        assert all(parameter.grad is None for parameter in model.parameters())
+        spoil(model)
+        assert state_of(model) != before
+    assert state_of(model) == before
+
+
+def test_untouched_restores_everything_after_an_exception():
+    model = awkward()
+    before = state_of(model)
+
+    def spoil_and_fail() -> None:
+        with untouched(model):
+            spoil(model)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        spoil_and_fail()
+    assert state_of(model) == before
+
+
+def test_negative_zeros_and_nans_come_back_as_they_were():
+    model = nn.Linear(2, 2)
+    model.weight.data = torch.tensor([[-0.0, float("nan")], [0.0, float("inf")]])
+    before = state_of(model)
+    with untouched(model):
+        model.weight.data.abs_()
+    assert state_of(model) == before
+
+
+def test_expanded_buffers_are_no_obstacle():
+    model = nn.Linear(2, 2)
+    model.register_buffer("places", torch.zeros(1).expand(4))
+    with untouched(model):
+        model(torch.ones(2))
+    assert model.places.stride() == (0,)
+
+
+def test_a_problem_leaves_its_model_as_it_was():
+    model = awkward()
+    before = state_of(model)
+    problem = Problem(model, noisy_loss, batches())
+    assert state_of(model) == before
+    with problem.prepared({"lr": 0.1}) as optimizer:
+        problem.backward(optimizer, (1, 2), 0)
+        optimizer.step()
+        assert state_of(model) != before
+    del optimizer
+    assert state_of(model) == before
+
+
+def test_the_users_own_optimizer_keeps_its_frozen_layers():
+    model = awkward()
+    mine = DropMuon(model, lr=0.1, sampler="uniform", seed=3)
+    for batch in batches():
+        noisy_loss(model, batch).backward()
+        mine.step()
+        mine.zero_grad()
+    while mine.active[0] == 0:
+        noisy_loss(model, batches()[0]).backward()
+        mine.step()
+        mine.zero_grad()
+    before, active = state_of(model), mine.active
+    problem = Problem(model, noisy_loss, batches())
+    with problem.prepared({}) as other:
+        assert other.layers == mine.layers
+        assert other.active == tuple(range(len(other.layers)))
+    del other
+    assert state_of(model) == before
+    assert mine.active == active
+    with mine.full():
+        assert model[0].weight.requires_grad
+    assert state_of(model) == before
+
+
+def test_backward_leaves_gradients_of_the_active_layers_only():
+    model = awkward()
+    problem = Problem(model, noisy_loss, batches())
+    with problem.prepared({"sampler": "uniform", "total_steps": 7}) as optimizer:
+        problem.backward(optimizer, (2, 3), 0)
+        has = {name for name, p in model.named_parameters() if p.grad is not None}
+    assert has == {"4.bias", "6.weight", "6.bias"}
+
+
+def test_batches_are_taken_once_and_cycled():
+    problem = Problem(awkward(), noisy_loss, iter(batches()))
+    assert torch.equal(problem.batch(4), problem.batch(1))
+
+
+def test_drawing_batches_leaves_the_generators_as_they_were():
+    data = torch.utils.data.DataLoader(torch.randn(16, 5), batch_size=4, shuffle=True)
+    model = awkward()
+    before = state_of(model)
+    Problem(model, noisy_loss, data)
+    assert state_of(model) == before
+
+
+def fails(model, batch):
+    model.train()
+    model[0].weight.data.zero_()
+    torch.rand(1)
+    raise RuntimeError("inside loss")
+
+
+@pytest.mark.parametrize(
+    ("loss", "data", "error", "words"),
+    [
+        (None, [0], ValueError, "loss must be a function of"),
+        (noisy_loss, [], ValueError, "batches must not be empty"),
+        (noisy_loss, 3, ValueError, "batches must be an iterable"),
+        (noisy_loss, torch.zeros(2, 5), ValueError, "batches must be an iterable of batches"),
+        (lambda m, b: m(b), batches(), ValueError, r"loss must return a scalar tensor, got \(8, 3"),
+        (lambda m, b: 1.0, batches(), ValueError, "loss must return a scalar tensor, got a float"),
+        (lambda m, b: m(b).mean() / 0.0, batches(), ValueError, "loss must be finite at the start"),
+        (lambda m, b: m(b).mean().detach(), batches(), ValueError, "trainable parameter"),
+        (fails, batches(), RuntimeError, "inside loss"),
+    ],
+)
+def test_bad_input_is_named_and_changes_nothing(loss, data, error, words):
+    model = awkward()
+    before = state_of(model)
+    with pytest.raises(error, match=words):
+        Problem(model, loss, data)
+    assert state_of(model) == before
+
+
+def test_a_model_and_settings_must_be_what_they_are_said_to_be():
+    with pytest.raises(ValueError, match=r"model must be an nn.Module, got a str"):
+        Problem("model", noisy_loss, [0])
+    problem = Problem(awkward(), noisy_loss, batches())
+    with (
+        pytest.raises(ValueError, match="optimizer_settings must be a dict, got a float"),
+        problem.prepared(0.1),
+    ):
+        pass

@@ -1,0 +1,72 @@
+"""What a shell sees: one clear line and exit code 2, or a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dropmuon import __version__
+from dropmuon.cli import main
+
+FACTORY = """
+import torch
+from torch import nn
+
+def small():
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    return model, lambda m, x: m(x).square().mean(), [torch.ones(8, 4)]
+
+def infinite():
+    model, _, batches = small()
+    return model, lambda m, x: m(x).sum() * float("inf"), batches
+
+def wrong():
+    return 3
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "my_problem.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_plan_prints_and_writes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--budget", "1", "--out", "p.json", "--figure", "p.svg"]
+    assert main(["plan", "my_problem:small", *options]) == 0
+    assert "Predicted time of full Muon" in capsys.readouterr().out
+    assert (here / "p.json").exists()
+    assert (here / "p.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no_such_module:f"], "No module named 'no_such_module'"),
+        (["my_problem:nothing"], "has no 'nothing'"),
+        (["my_problem"], "factory must be written package.module:function"),
+        (["my_problem:wrong"], "must return (model, loss, batches), got int"),
+        (["my_problem:infinite"], "loss"),
+        (["my_problem:small", "--budget", "-1"], "budget must be positive"),
+        (["my_problem:small", "--policy", "spectrall"], "did you mean 'spectral'"),
+        (["my_problem:small", "--budget", "1", "--out", "no/such/folder/p.json"], "no/such/folder"),
+    ],
+)
+def test_a_misuse_is_one_line_and_exit_code_2(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["plan", *arguments]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("dropmuon: error: ")
+    assert message in lines[0]
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.strip() == __version__
