@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dropmuon.tables import aligned
+
 __all__ = ["Row", "short_count", "table"]
 
 _HEADERS = ("layer", "parameters", "shapes", "norm", "why")
@@ -32,19 +34,13 @@ class Row:
 
 
 def table(title: str, rows: Sequence[Row]) -> str:
-    """A plain text table, aligned; a layer's name is printed once."""
-    cells = [_HEADERS, *(row.cells() for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEADERS))]
-    rule = "  ".join("-" * width for width in widths)
-    lines, last = [title, ""], None
-    for n, line in enumerate(cells):
-        shown = ("", *line[1:]) if n and line[0] == last else line
-        last = line[0]
-        padded = (cell.ljust(width) for cell, width in zip(shown, widths, strict=True))
-        lines.append("  ".join(padded).rstrip())
-        if n == 0:
-            lines.append(rule)
-    return "\n".join(lines)
+    """A plain text table; a layer's name is printed once."""
+    cells, last = [], None
+    for row in rows:
+        cell = row.cells()
+        cells.append(("", *cell[1:]) if cell[0] == last else cell)
+        last = cell[0]
+    return f"{title}\n\n{aligned(_HEADERS, cells)}"
 
 
 def _some(texts: Sequence[str], most: int = 4) -> str:

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from dropmuon import marks
 from dropmuon.errors import unknown_name
-from dropmuon.policies import Choice, Policy, Site, choose
+from dropmuon.policies import Policy, Site, groups_of
 from dropmuon.tracing import first_uses
 
 __all__ = [
@@ -81,15 +81,11 @@ def layer_groups(
     layers = model_layers(model, by, example, include_frozen)
     groups: list[dict[str, Any]] = []
     for index, layer in enumerate(layers):
-        chosen: dict[Choice, list[tuple[str, nn.Parameter]]] = {}
-        for member in layer.members:
-            site = Site(member.name, member.parameter, member.module, index, len(layers))
-            choice = choose(policy, site, orthogonalize)
-            chosen.setdefault(choice, []).append((member.name, member.parameter))
-        groups += [
-            {"params": named, "layer": layer.name, "norm": choice.norm, "reason": choice.reason}
-            for choice, named in chosen.items()
-        ]
+        sites = (
+            Site(member.name, member.parameter, member.module, index, len(layers))
+            for member in layer.members
+        )
+        groups += groups_of(layer.name, sites, policy, orthogonalize)
     return groups
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dropmuon import norms
 from dropmuon.errors import unknown_name
 
-__all__ = ["POLICIES", "Choice", "Policy", "Site", "choose"]
+__all__ = ["POLICIES", "Choice", "Policy", "Site", "choose", "groups_of"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,20 @@ def choose(policy: str | Policy, site: Site, orthogonalize: Any) -> Choice:
     if isinstance(answer, Choice):
         return answer
     return Choice(norms.by_name(answer, orthogonalize), "chosen by your policy")
+
+
+def groups_of(
+    label: str, sites: Iterable[Site], policy: str | Policy, orthogonalize: Any
+) -> list[dict[str, Any]]:
+    """Parameter groups of one layer: a group for each norm that the policy chooses."""
+    chosen: dict[Choice, list[tuple[str, Tensor]]] = {}
+    for site in sites:
+        choice = choose(policy, site, orthogonalize)
+        chosen.setdefault(choice, []).append((site.name, site.parameter))
+    return [
+        {"params": named, "layer": label, "norm": choice.norm, "reason": choice.reason}
+        for choice, named in chosen.items()
+    ]
 
 
 def _spectral(site: Site, orthogonalize: Any, scale: str | float = 1.0) -> Choice:

@@ -12,7 +12,7 @@ from dropmuon import norms
 from dropmuon.checks import check_parameter
 from dropmuon.describe import Row, table
 from dropmuon.layers import owner_label
-from dropmuon.policies import Choice, Policy, Site, choose
+from dropmuon.policies import Choice, Policy, Site, choose, groups_of
 
 __all__ = ["Roster", "Slot", "named_groups"]
 
@@ -87,14 +87,8 @@ def named_groups(
         members.setdefault(owner_label(name), []).append((name, parameter))
     groups = []
     for index, (label, named) in enumerate(members.items()):
-        chosen: dict[Choice, list[tuple[str, Tensor]]] = {}
-        for name, parameter in named:
-            site = Site(name, parameter, None, index, len(members))
-            chosen.setdefault(choose(policy, site, orthogonalize), []).append((name, parameter))
-        groups += [
-            {"params": params, "layer": label, "norm": choice.norm, "reason": choice.reason}
-            for choice, params in chosen.items()
-        ]
+        sites = (Site(name, parameter, None, index, len(members)) for name, parameter in named)
+        groups += groups_of(label, sites, policy, orthogonalize)
     return groups
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dropmuon.samplers import Progressive
+from dropmuon.tables import aligned
 
 if TYPE_CHECKING:
     from dropmuon.planning.plan import Option, Plan
@@ -48,7 +49,7 @@ def _options(plan: Plan) -> str:
         )
         for option in plan.options
     ]
-    return "Predicted time of full Muon over that of the option, with an interval:\n" + _table(
+    return "Predicted time of full Muon over that of the option, with an interval:\n" + aligned(
         header, rows
     )
 
@@ -77,7 +78,7 @@ def _layers(plan: Plan) -> str:
         f"Costs over {plan.costs.rounds} rounds (fit within {plan.costs.fit_error:.0%}), overhead "
         f"{_milliseconds(seconds.overhead)}; smoothness at {plan.smoothness.points} points:\n"
     )
-    return note + _table(header, rows)
+    return note + aligned(header, rows)
 
 
 def _sets(plan: Plan) -> Sequence[tuple[int, ...]]:
@@ -111,13 +112,3 @@ def _condition(plan: Plan) -> str:
 
 def _milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, *rows]
-    widths = [max(len(line[c]) for line in lines) for c in range(len(header))]
-    padded = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
-    return "\n".join([padded[0], "  ".join("-" * width for width in widths), *padded[1:]])

@@ -1,0 +1,18 @@
+"""Plain text tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["aligned"]
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell, and a rule below the header."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    shown = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    return "\n".join([shown[0], "  ".join("-" * width for width in widths), *shown[1:]])
