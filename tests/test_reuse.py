@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import DropMuon, samplers
+from dropmuon.followed import Followed
 
 F = nn.functional
 
@@ -461,13 +462,13 @@ def kept_bytes(name, active, turns=3):
 
     def watched():
         optimizer.zero_grad()
-        optimizer._consumed = {}
+        optimizer._followed = Followed()
         held.append(new_tensor_bytes(known)[0])
         return closure()
 
     optimizer.step(watched)
     optimizer.zero_grad()
-    optimizer._consumed = {}
+    optimizer._followed = Followed()
     return held, sum(saved.values()), new_tensor_bytes(known)[0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -23,6 +23,7 @@ from dropmuon.arguments import (
 )
 from dropmuon.checks import check_gradient, check_group, no_gradient_warning
 from dropmuon.draws import Draws
+from dropmuon.followed import Followed
 from dropmuon.freezing import Freezer
 from dropmuon.layers import By, layer_groups
 from dropmuon.marks import Owner, owners
@@ -139,7 +140,7 @@ class DropMuon(Optimizer):
         self._silent: set[str] = set()
         self._skipped: dict[str, Tensor] = {}
         self._warned: set[str] = set()
-        self._consumed: dict[Tensor, tuple[weakref.ref[Tensor], int]] = {}
+        self._followed = Followed()
         self._roster = Roster((), ())
         self._finalizer: weakref.finalize[[], DropMuon] | None = None
         self._obstacle: str | None = None
@@ -228,19 +229,18 @@ class DropMuon(Optimizer):
         """One update of the active layers; False if there was no new gradient to follow."""
         active = self.active
         moves = list(chain.from_iterable(map(self._moves, active)))
-        if all(map(self._is_consumed, moves)):
+        if not any(self._followed.is_new(each.parameter) for each in moves):
             return False
         on_host = (
             self.error_if_nonfinite
             or any(each.state["updates"] == 0 for each in moves)
             or all(each.parameter.device.type == "cpu" for each in moves)
         )
-        with _no_autocast({each.parameter.device.type for each in moves}):
-            kept, hit = screen(moves, on_host=on_host)
-            self._count(hit)
-            take_step(kept, self.step_rule, active)
+        kept, hit = screen(moves, on_host=on_host)
+        self._count(hit)
+        take_step(kept, self.step_rule, active)
         self._listen(active)
-        self._remember_gradients()
+        self._followed.remember(slot.parameter for slot in self._roster.slots())
         return True
 
     def _listen(self, active: ActiveSet) -> None:
@@ -257,13 +257,6 @@ class DropMuon(Optimizer):
                 "the last layer that always has a gradient moves with them",
             )
 
-    def _remember_gradients(self) -> None:
-        self._consumed = {
-            slot.parameter: (weakref.ref(gradient), gradient._version)
-            for slot in self._roster.slots()
-            if (gradient := slot.parameter.grad) is not None
-        }
-
     def _moves(self, layer: int) -> Iterator[Move]:
         for slot in self._roster.layers[layer]:
             parameter, gradient = slot.parameter, slot.parameter.grad
@@ -275,13 +268,6 @@ class DropMuon(Optimizer):
                 state.update(new_state(parameter, slot.norm))
             group = self.param_groups[slot.group]
             yield Move(parameter, gradient, state, layer, slot.norm, group)
-
-    def _is_consumed(self, move: Move) -> bool:
-        """Whether nothing has written to a gradient since the last step followed it."""
-        if move.parameter not in self._consumed:
-            return False
-        gradient, version = self._consumed[move.parameter]
-        return gradient() is move.gradient and version == move.gradient._version
 
     def _count(self, hit: dict[int, Tensor]) -> None:
         if hit and self.error_if_nonfinite:
@@ -438,7 +424,7 @@ class DropMuon(Optimizer):
         self._steps, self._full_next = own["steps"], own["full_next"]
         self._active, self._silent = tuple(own["active"]), set(own["silent"])
         self._skipped = {name: torch.tensor(count) for name, count in own["skipped"].items()}
-        self._consumed = {}
+        self._followed = Followed()
         self._freeze()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -447,17 +433,7 @@ class DropMuon(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._consumed = {}
+        self._followed = Followed()
         if "_freezer" in state:
             self._owners, self._finalizer = {}, None
             self._release_at_end()
-
-
-@contextmanager
-def _no_autocast(devices: set[str]) -> Iterator[None]:
-    """The precision of a step is chosen by its norms, wherever it is taken."""
-    with ExitStack() as stack:
-        for device in devices:
-            if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield

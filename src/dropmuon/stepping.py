@@ -7,7 +7,8 @@ device and settings form a bucket, and a bucket moves as a batch.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,8 +68,23 @@ def screen(moves: Sequence[Move], *, on_host: bool) -> tuple[list[Move], dict[in
     return [each for each in moves if each.layer not in bad], hit
 
 
-def take_step(moves: Iterable[Move], rule: StepRule, active: ActiveSet) -> None:
+def take_step(moves: Sequence[Move], rule: StepRule, active: ActiveSet) -> None:
     """Move every parameter: momentum, unit direction of its norm, length by the rule."""
+    with _no_autocast({each.parameter.device.type for each in moves}):
+        _take_step(moves, rule, active)
+
+
+@contextmanager
+def _no_autocast(devices: Iterable[str]) -> Iterator[None]:
+    """The precision of a step is chosen by its norms, wherever it is taken."""
+    with ExitStack() as stack:
+        for device in devices:
+            if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+def _take_step(moves: Iterable[Move], rule: StepRule, active: ActiveSet) -> None:
     descents = []
     for bucket in _buckets(moves):
         if isinstance(bucket[0].norm, AdamW):
