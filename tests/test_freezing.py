@@ -8,12 +8,12 @@ import io
 import pickle
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from fixed_set import Always
 from models import PROBLEMS
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -24,29 +24,6 @@ from dropmuon import DropMuon, samplers
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
-
-
-@dataclass(frozen=True)
-class Always(samplers.Sampler):
-    """The same set at every step."""
-
-    layers: tuple[int, ...]
-
-    def sample(self, num_layers, rng, progress=0.0):
-        return self.layers
-
-    def support(self, num_layers):
-        return (self.layers,)
-
-    def marginals(self, num_layers, progress=0.0):
-        moves = np.array([float(i in self.layers) for i in range(num_layers)])
-        reached = np.array([float(min(self.layers) <= i) for i in range(num_layers)])
-        return reached, moves
-
-    def check(self, num_layers):
-        pass
-
-    needs_progress = False
 
 
 def take(optimizer, model, batch, loss):

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from fixed_set import Always
 from models import PROBLEMS
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,29 +29,6 @@ F = nn.functional
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
-
-
-@dataclass(frozen=True)
-class Always(samplers.Sampler):
-    """The same set at every step."""
-
-    layers: tuple[int, ...]
-
-    def sample(self, num_layers, rng, progress=0.0):
-        return self.layers
-
-    def support(self, num_layers):
-        return (self.layers,)
-
-    def marginals(self, num_layers, progress=0.0):
-        moves = np.array([float(i in self.layers) for i in range(num_layers)])
-        reached = np.array([float(min(self.layers) <= i) for i in range(num_layers)])
-        return reached, moves
-
-    def check(self, num_layers):
-        pass
-
-    needs_progress = False
 
 
 @dataclass
