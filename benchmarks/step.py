@@ -1,6 +1,6 @@
 """What a step costs: truncation against an oracle, our update against other Muons, draw + freeze.
 
-    python benchmarks/step.py [--rounds 15] [--only truncation|reuse|muon|freeze]
+    python benchmarks/step.py [--rounds 15] [--only truncation|reuse|float32|muon|freeze]
 
 All contestants of a table take turns inside one process, and the tables show ratios: the machine's
 mood cancels. The median over the rounds is printed, with the ratio of minima beside it.
@@ -15,6 +15,7 @@ import os
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import argparse
+import copy
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ import pytorch_optimizer
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import DropMuon
 from dropmuon.samplers import Progressive
@@ -35,11 +37,12 @@ Contest = dict[str, Callable[[], None]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--only", choices=["truncation", "reuse", "muon", "freeze"])
+    parser.add_argument("--only", choices=["truncation", "reuse", "float32", "muon", "freeze"])
     options = parser.parse_args()
     parts = {
         "truncation": truncation,
         "reuse": reuse,
+        "float32": against_float32,
         "muon": against_muon,
         "freeze": draw_and_freeze,
     }
@@ -60,14 +63,24 @@ def truncation(rounds: int) -> None:
             contest[f"ours {cutoff}"] = truncated_step(blocks, cutoff, x, y)
             contest[f"oracle {cutoff}"] = detached_step(blocks, cutoff, x, y)
         times = take_turns(contest, rounds)
-        full = statistics.median(times["oracle 0"])
+        counts = [operations(contest[f"ours {cutoff}"]) for cutoff in range(len(blocks))]
         for cutoff in range(len(blocks)):
             ours, oracle = times[f"ours {cutoff}"], times[f"oracle {cutoff}"]
-            share = statistics.median(ours) / full
-            print(f"  cutoff {cutoff}: {ratio(ours, oracle)}   of a full step: {share:.2f}")
+            share, counted = ratio(ours, times["ours 0"]), counts[cutoff] / counts[0]
+            print(f"  cutoff {cutoff}: {ratio(ours, oracle)}   of a full step: {share}, ", end="")
+            print(f"operations {counted:.2f}")
+
+
+def operations(step: Callable[[], None]) -> int:
+    """Operations of matrix products in a step, update included: no noise in these."""
+    step.prepare()  # type: ignore[attr-defined]
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return int(counter.get_total_flops())
 
 
 def truncated_step(blocks: nn.Sequential, cutoff: int, x: Tensor, y: Tensor) -> Callable[[], None]:
+    blocks = copy.deepcopy(blocks)  # two optimizers on one model would fight over its flags
     optimizer = DropMuon(blocks, lr=1e-4, by=by_block)
 
     def step() -> None:
@@ -80,14 +93,13 @@ def truncated_step(blocks: nn.Sequential, cutoff: int, x: Tensor, y: Tensor) -> 
         optimizer._freeze()
 
     step()
-    prepare()
     step.prepare = prepare  # type: ignore[attr-defined]
-    step.finish = optimizer._freezer.release  # type: ignore[attr-defined]
     return step
 
 
 def detached_step(blocks: nn.Sequential, cutoff: int, x: Tensor, y: Tensor) -> Callable[[], None]:
     """The oracle: the same arithmetic, no sampler, no flags; the suffix is a model of its own."""
+    blocks = copy.deepcopy(blocks)
     prefix, suffix = blocks[:cutoff], blocks[cutoff:]
     optimizer = DropMuon(suffix, lr=1e-4, by=by_block, sampler="full")
 
@@ -157,6 +169,7 @@ def reuse(rounds: int) -> None:
 def two_updates(
     blocks: nn.Sequential, cutoff: int, x: Tensor, y: Tensor, *, recompute: bool
 ) -> Callable[[], None]:
+    blocks = copy.deepcopy(blocks)
     optimizer = DropMuon(blocks, lr=1e-4, by=by_block, updates_per_batch=2)
     if recompute:
         optimizer._obstacle = "this is the other side of the comparison"
@@ -175,7 +188,6 @@ def two_updates(
 
     step()
     step.prepare = prepare  # type: ignore[attr-defined]
-    step.finish = optimizer._freezer.release  # type: ignore[attr-defined]
     return step
 
 
@@ -194,8 +206,22 @@ SHAPES = {
     ],
     "CNN 64-128-256": [(64, 9), (128, 576), (256, 1152), (10, 2304)],
     "100 of 32x32": [(32, 32)] * 100,
+    "8 of 384x384": [(384, 384)] * 8,
+    "4 of 512x512": [(512, 512)] * 4,
     "one of 1024x1024": [(1024, 1024)],
 }
+
+
+def against_float32(rounds: int) -> None:
+    """The same iteration in the same precision: no contestant multiplies in bfloat16."""
+    print("\noptimizer step: DropMuon / torch.optim.Muon with its iteration in float32")
+    for title, shapes in SHAPES.items():
+        contest = {
+            "ours": muon_step(shapes, ours),
+            "theirs": in_float32(muon_step(shapes, torch_muon)),
+        }
+        times = take_turns(contest, rounds)
+        print(f"  {title:36} {ratio(times['ours'], times['theirs'])}")
 
 
 def against_muon(rounds: int) -> None:
@@ -295,7 +321,6 @@ def take_turns(contest: Contest, rounds: int) -> dict[str, list[float]]:
             start = time.perf_counter()
             step()
             seconds = time.perf_counter() - start
-            getattr(step, "finish", lambda: None)()
             if number:
                 times[name].append(seconds)
     return times
