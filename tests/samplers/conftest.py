@@ -19,6 +19,7 @@ from dropmuon.samplers import (
     Nice,
     Partition,
     Progressive,
+    RandomSubset,
     Sampler,
     Serial,
     Submodel,
@@ -87,6 +88,9 @@ def _cases() -> list[Case]:
     for tau in range(1, B + 1):
         sets = list(combinations(range(B), tau))
         cases.append(Case(f"nice-{tau}", Nice(tau), {s: 1 / len(sets) for s in sets}))
+    subsets = [s for tau in range(1, B + 1) for s in combinations(range(B), tau)]
+    law = {s: 1 / B / math.comb(B, len(s)) for s in subsets}
+    cases.append(Case("random-subset", RandomSubset(), law))
     for name, given, progress, written in SCHEDULES:
         p = written(B)
         add = [

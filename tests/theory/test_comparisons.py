@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from dropmuon import samplers
 from dropmuon.theory.comparisons import (
+    Comparison,
     against_full,
     grouped_by_cost,
     grouped_evenly,
@@ -170,6 +171,20 @@ def test_progressive_training_pays_unless_the_first_layer_is_the_worst() -> None
     assert against_full(sampler, costs, Smoothness.separable([2.0, 1.0])).ratio == 1.5
 
 
+def test_free_full_updates_have_no_finite_ratio() -> None:
+    """Where every constant is 0, or the limit leaves nothing to pay for."""
+    free, flat = Costs(1.0, [0.0], [0.0]), Smoothness.separable([0.0])
+    for compared in (
+        grouped_evenly(free, [(0,)]),
+        grouped_by_cost(free, flat, [(0,)]),
+        against_full(samplers.Full(), free, flat),
+        transformer_limit(free, [1.0], 1.0),
+    ):
+        assert (compared.sampled, compared.full, compared.better) == (0.0, 0.0, True)
+        assert np.isnan(compared.ratio)
+    assert Comparison(sampled=1.0, full=0.0).ratio == np.inf
+
+
 def test_bad_input_is_refused() -> None:
     costs, smoothness = Costs(1.0, [1.0, 1.0], [1.0, 1.0]), Smoothness.separable([1.0, 1.0])
     with pytest.raises(ValueError, match="costs and smoothness must be of the same layers, got 2"):
@@ -177,7 +192,7 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError, match="regime must be one of"):
         relative_cost(samplers.Full(), costs, smoothness, "smoth")  # type: ignore[arg-type]
     for blocks in ([(0,)], [(0, 1), (1,)]):
-        with pytest.raises(ValueError, match="blocks must hold each of the 2 layers once"):
+        with pytest.raises(ValueError, match="blocks must partition layers 0 to 1, got layer 1 in"):
             grouped_by_cost(costs, smoothness, blocks)
     with pytest.raises(ValueError, match="at least 1"):
         transformer_exact(0, costs, [1.0, 1.0], 1.0)

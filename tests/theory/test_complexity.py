@@ -205,6 +205,7 @@ def test_smooth_functions_admit_unit_eta_and_lose_the_l1_terms(L0: np.ndarray, K
 @given(K=horizons)
 def test_horizon_is_that_of_the_optimizers_step_rule(K: int) -> None:
     rule = radii.Horizon(K, [0.5, 0.25])
+    assert horizon_momentum(np.int64(K)) == horizon_momentum(K)
     assert horizon_momentum(K) == pytest.approx(rule.momentum, rel=1e-12)
     lengths = [rule.length(i, (0, 1), None, None) for i in range(2)]
     np.testing.assert_allclose(horizon_radii([0.5, 0.25], K), lengths, rtol=1e-12)
@@ -230,6 +231,7 @@ SMOOTHNESS = Smoothness.separable([1.0, 2.0], [1.0, 0.0])
         (lambda: iterations_smooth(samplers.Full(), SMOOTHNESS, 1, math.nan), "epsilon must be"),
         (lambda: generalized_weights(samplers.Full(), SMOOTHNESS), "got 0 in layer 1; give it a"),
         (lambda: horizon_momentum(0), "horizon must be a whole number of at least 1, got 0"),
+        (lambda: horizon_momentum(1.0), "horizon must be a whole number of at least 1, got 1.0"),
         (lambda: horizon_radii([-1.0], 1), "eta must be finite and at least 0, got -1"),
         (
             lambda: admissible_eta(samplers.Full(), SMOOTHNESS, 1, [1], [1, 1]),

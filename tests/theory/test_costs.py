@@ -25,6 +25,7 @@ SAMPLERS: list[Sampler] = [
     samplers.Nice(1),
     samplers.Nice(3),
     samplers.Nice(B),
+    samplers.RandomSubset(),
     samplers.Submodel(3, [0.1, 0.2, 0.3, 0.4]),
     samplers.Submodel(1, "quadratic"),
     samplers.Partition([(0, 3), (1, 5), (2, 4)], [0.2, 0.3, 0.5]),

@@ -49,6 +49,15 @@ def test_vectors_of_parameters_come_near_the_recursion() -> None:
     assert best * (1 - 1e-9) <= choice.cost <= best * (1 + 1e-3)
 
 
+def test_the_bounds_of_a_box_may_be_any_sequence() -> None:
+    box = Box([1e-6, 0.5], np.array([1.0, 2.0]))  # type: ignore[arg-type]
+    assert box == Box((1e-6, 0.5), (1.0, 2.0))
+    costs, smoothness = Costs(1.0, [1.0, 1.0], [1.0, 1.0]), Smoothness.separable([1.0, 2.0])
+    weights = functools.partial(smooth_weights, smoothness=smoothness)
+    choice = best_of_family(lambda x: cutoffs(x, 2), Box([1e-6] * 2, [1.0] * 2), costs, weights)
+    assert choice.cost == pytest.approx(16.0, rel=1e-3)  # q = (2, 2), d = (5, 3)
+
+
 def test_the_generalized_regime_is_served_by_its_weights() -> None:
     L1, costs = np.array([[1.0, 0.0], [3.0, 2.0]]), Costs(1.0, [1.0, 2.0], [3.0, 4.0])
     smoothness = Smoothness.progressive(L1, L1)

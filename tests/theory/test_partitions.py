@@ -276,17 +276,17 @@ def test_bad_choices_are_named() -> None:
         best_tau("nice", "linear", ONE, "1/eps^2")
     with pytest.raises(ValueError, match=r"\(2, 2\), got \(1, 2\)"):
         best_tau("nice", [[1.0, 2.0]], TWO)
-    with pytest.raises(ValueError, match="finite and positive"):
+    with pytest.raises(ValueError, match="got nan for layer 0 and tau 2"):
         best_tau("nice", [[1.0, np.nan], [1.0, 1.0]], TWO)
-    for taus in ([], [0], [3]):
+    for taus in ([], [0], [3], [1.0]):
         with pytest.raises(ValueError, match="taus must be"):
-            best_tau("nice", "linear", TWO, taus=taus)
-    for tau in (0, 3):
-        with pytest.raises(ValueError, match="tau must be between"):
-            nice_factor(tau, TWO)
-        with pytest.raises(ValueError, match="tau must be between"):
-            contiguous_blocks(2, tau)
+            best_tau("nice", "linear", TWO, taus=taus)  # type: ignore[arg-type]
+    for tau in (0, 3, 1.5, True):
+        with pytest.raises(ValueError, match="tau must be a whole number between 1 and 2, got"):
+            nice_factor(tau, TWO)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="tau must be a whole number between 1 and 2, got"):
+            contiguous_blocks(2, tau)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_layers must be"):
         contiguous_blocks(0, 1)
-    with pytest.raises(ValueError, match="T and L must be"):
+    with pytest.raises(ValueError, match="T must be a whole number"):
         same_position_blocks(0, 2)

@@ -67,6 +67,35 @@ def test_the_multipliers_certify_the_optimum(problem: tuple[Array, Costs]) -> No
     assert solution.multipliers.sum() == pytest.approx(solution.cost, rel=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_constants_of_very_different_size_agree_too(seed: int) -> None:
+    """HiGHS takes weights below 1e-9 for zero: they must not reach it as they are."""
+    rng = np.random.default_rng(seed)
+    L = np.sort(10.0 ** rng.uniform(-9, 9, (5, 5)), axis=1)[:, ::-1]
+    costs = Costs(rng.exponential(), *rng.exponential(size=(2, 5)))
+    cost = progressive_cost(optimal_progressive(L), L, costs)
+    assert solve_linear_program(L, costs).cost == pytest.approx(cost, rel=1e-6)
+    assert progressive_by_dinkelbach(L, costs).value == pytest.approx(cost, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_sets_have_a_certified_optimum_also_for_weights_of_very_different_size(
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    weights = 10.0 ** rng.uniform(-6, 6, (4, 9)) * (rng.random((4, 9)) < 0.5)
+    weights[:, 0] = 10.0 ** rng.uniform(-6, 6, 4)
+    weights[:, 1] = 0.0  # a set that moves nothing
+    prices = rng.exponential(size=9)
+    solution = solve_covering_program(weights, prices)
+    p, dual = solution.probabilities, solution.multipliers
+    assert solution.cost == pytest.approx(prices @ p / (weights @ p).min(), rel=1e-9)
+    assert p[1] == 0.0
+    assert (dual >= 0).all()
+    assert (weights.T @ dual <= prices * (1 + 1e-6)).all()
+    assert dual.sum() == pytest.approx(solution.cost, rel=1e-6)
+
+
 @pytest.mark.parametrize("size", [30, 120])
 def test_many_layers_agree_too(size: int) -> None:
     L, costs = random_problem(size, size)
@@ -96,7 +125,8 @@ def test_a_layer_in_no_set_makes_the_program_infeasible() -> None:
     [
         ([], [], "matrix"),
         ([[1.0]], [1.0, 2.0], "one entry per column"),
-        ([[-1.0]], [1.0], "non-negative"),
+        ([[-1.0]], [1.0], r"non-negative, got -1.0 at index \(0, 0\)"),
+        ([["a"]], [1.0], "weights must be numbers"),
         ([[np.nan]], [1.0], "finite"),
         ([[1.0]], [np.nan], "set_costs must be finite"),
         ([[1.0]], [0.0], "not all zero"),

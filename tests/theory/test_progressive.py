@@ -144,6 +144,8 @@ def test_repair_takes_the_nearest_monotone_rows() -> None:
         ([], "square"),
         (np.empty((0, 0)), "square"),
         ([1.0, 2.0], "square"),
+        ([["a"]], "L must be numbers"),
+        ([[1.0], [1.0, 1.0]], "L must be numbers"),
         ([[1.0, 2.0]], "square"),
         ([[-1.0]], r"L\[0, 0\] = -1.0"),
         ([[1.0, 0.0], [0.0, 1.0]], r"L\[1, 0\] = 0.0"),
@@ -161,6 +163,7 @@ def test_bad_constants_are_named(L: npt.ArrayLike, message: str) -> None:
     ("p", "message"),
     [
         ([1.0], "shape"),
+        (["a", "b"], "probabilities must be numbers"),
         ([0.5, 0.4], "sum to 1"),
         ([1.5, -0.5], "non-negative"),
         ([np.nan, 1.0], "finite"),

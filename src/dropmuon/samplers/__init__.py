@@ -25,6 +25,7 @@ from dropmuon.samplers.probabilities import (
     uniform,
 )
 from dropmuon.samplers.progressive import Progressive
+from dropmuon.samplers.random_subset import RandomSubset
 from dropmuon.samplers.serial import Serial
 from dropmuon.samplers.submodel import Submodel
 
@@ -39,6 +40,7 @@ __all__ = [
     "Partition",
     "ProbabilitiesLike",
     "Progressive",
+    "RandomSubset",
     "Sampler",
     "Schedule",
     "Serial",

@@ -6,16 +6,18 @@ Costs are compared up to the factor that both sides share: gap/epsilon in the sm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from dropmuon.theory.complexity import generalized_weights, iterations_generalized, smooth_weights
-from dropmuon.theory.costs import Costs, cost_of_set, expected_cost, nonnegative
-from dropmuon.theory.distributions import ActiveSet, Sampling, active_set
-from dropmuon.theory.partitions import Regime, check_regime
+from dropmuon.theory.costs import Costs, cost_of_set, expected_cost, nonnegative, whole
+from dropmuon.theory.distributions import ActiveSet, Sampling
+from dropmuon.theory.partitions import Regime, check_blocks, check_regime
 from dropmuon.theory.smoothness import Smoothness
 
 __all__ = [
@@ -43,7 +45,9 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """The distribution's cost as a share of the cost of full updates."""
+        """The distribution's cost as a share of the cost of full updates; nan if both are 0."""
+        if self.full == 0:
+            return math.nan if self.sampled == 0 else math.inf
         return self.sampled / self.full
 
 
@@ -93,7 +97,7 @@ def grouped_by_cost(
     d_k = c_ov + sum_{j >= min B_k} c_j + sum_{j in B_k} c_j^sharp (the last is |B_k| c_k^sharp
     where costs agree within a block). Right, full updates: max_i L0_{i,[b]} d_1.
     """
-    partition = _partition(blocks, _same_layers(costs, smoothness))
+    partition = check_blocks(blocks, _same_layers(costs, smoothness))
     everything = tuple(range(costs.num_layers))
     left = sum(cost_of_set(costs, B) * _worst(smoothness, B) for B in partition)
     return Comparison(left, cost_of_set(costs, everything) * _worst(smoothness, everything))
@@ -106,13 +110,13 @@ def grouped_evenly(costs: Costs, blocks: Iterable[Iterable[int]]) -> Comparison:
     blocks of the tail sum_{j >= min B_k} c_j plus sum_{j in B_k} c_j^sharp, against
     sum_j (c_j + c_j^sharp). Each summand on the left is at most the right: it always holds.
     """
-    partition = _partition(blocks, costs.num_layers)
+    partition = check_blocks(blocks, costs.num_layers)
     left = np.mean([costs.layer[B[0] :].sum() + costs.sharp[list(B)].sum() for B in partition])
     return Comparison(float(left), float(costs.layer.sum() + costs.sharp.sum()))
 
 
 def transformer_exact(
-    num_blocks: int, block: Costs, position_constants: npt.ArrayLike, full_constant: float
+    num_blocks: SupportsIndex, block: Costs, position_constants: npt.ArrayLike, full_constant: float
 ) -> Comparison:
     """Return both sides of eq. compare_exact: T identical transformer blocks of L layers.
 
@@ -120,10 +124,8 @@ def transformer_exact(
     `position_constants[l]` = L0_l is the constant of the layers at place l when they move
     together, and `full_constant` = max_i L0_{i,[b]}.
     """
-    T, L = num_blocks, block.num_layers
-    if isinstance(T, bool) or not isinstance(T, int) or T < 1:
-        raise ValueError(f"num_blocks must be a whole number of at least 1, got {T!r}")
-    constants, most = _position_constants(position_constants, full_constant, L)
+    T = whole("num_blocks", num_blocks, "count the transformer blocks")
+    constants, most = _position_constants(position_constants, full_constant, block.num_layers)
     C, C_sharp = block.layer.sum(), block.sharp.sum()
     tail = block.layer[::-1].cumsum()[::-1]
     left = constants @ (block.overhead + tail + (T - 1) * C + T * block.sharp)
@@ -144,7 +146,9 @@ def _position_constants(
 ) -> tuple[npt.NDArray[np.float64], float]:
     constants = nonnegative("position_constants", given, length=length)
     if not np.isfinite(full) or full <= 0:
-        raise ValueError(f"full_constant must be finite and above 0, got {full!r}")
+        raise ValueError(
+            f"full_constant must be finite and above 0, got {full!r}; estimate it again"
+        )
     return constants, float(full)
 
 
@@ -159,14 +163,3 @@ def _same_layers(costs: Costs, smoothness: Smoothness) -> int:
             f"{smoothness.num_layers}; measure both on one model"
         )
     return costs.num_layers
-
-
-def _partition(blocks: Iterable[Iterable[int]], num_layers: int) -> Sequence[ActiveSet]:
-    partition = [active_set("blocks", block, num_layers) for block in blocks]
-    layers = sorted(layer for block in partition for layer in block)
-    if layers != list(range(num_layers)):
-        raise ValueError(
-            f"blocks must hold each of the {num_layers} layers once, got {partition}; "
-            "make them disjoint and complete"
-        )
-    return partition

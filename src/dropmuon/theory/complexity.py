@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from typing import SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.theory.costs import nonnegative
+from dropmuon.theory.costs import nonnegative, whole
 from dropmuon.theory.distributions import FloatArray, Sampling
 from dropmuon.theory.expectations import Means
 from dropmuon.theory.smoothness import Smoothness
@@ -141,7 +142,7 @@ def iterations_generalized(
     )
 
 
-def horizon_momentum(horizon: int) -> float:
+def horizon_momentum(horizon: SupportsIndex) -> float:
     """Return 1 - beta, beta = (K+1)^(-1/2): the share of the old momentum that is kept.
 
     The momentum that Theorem "stoch_rt_l0l1_iter" asks for when K steps are planned.
@@ -149,7 +150,7 @@ def horizon_momentum(horizon: int) -> float:
     return 1.0 - 1.0 / math.sqrt(_steps(horizon) + 1)
 
 
-def horizon_radii(eta: npt.ArrayLike, horizon: int) -> FloatArray:
+def horizon_radii(eta: npt.ArrayLike, horizon: SupportsIndex) -> FloatArray:
     """Return t_i = eta_i / (K+1)^(3/4), the radii of Theorem "stoch_rt_l0l1_iter"."""
     return nonnegative("eta", eta) / math.pow(_steps(horizon) + 1, 0.75)
 
@@ -157,7 +158,7 @@ def horizon_radii(eta: npt.ArrayLike, horizon: int) -> FloatArray:
 def admissible_eta(
     sampler: Sampling,
     smoothness: Smoothness,
-    horizon: int,
+    horizon: SupportsIndex,
     rho_low: npt.ArrayLike,
     rho_high: npt.ArrayLike,
     progress: float = 0.0,
@@ -188,7 +189,7 @@ def stochastic_bound(
     sampler: Sampling,
     smoothness: Smoothness,
     gap: float,
-    horizon: int,
+    horizon: SupportsIndex,
     eta: npt.ArrayLike,
     sigma: npt.ArrayLike,
     rho_low: npt.ArrayLike,
@@ -230,10 +231,8 @@ def _positive(**arguments: float) -> None:
             raise ValueError(f"{name} must be finite and above 0, got {given!r}; measure it again")
 
 
-def _steps(horizon: int) -> int:
-    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
-        raise ValueError(f"horizon must be a whole number of at least 1, got {horizon!r} steps")
-    return horizon
+def _steps(horizon: SupportsIndex) -> int:
+    return whole("horizon", horizon, "give the number of steps that are planned")
 
 
 def _spread(given: npt.ArrayLike, b: int) -> npt.ArrayLike:

@@ -7,15 +7,26 @@ in any unit that adds up: seconds, operations.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from dropmuon.theory.distributions import FloatArray, Sampling, active_set, marginals_of
 
-__all__ = ["Costs", "StepCosts", "cost_of_set", "d", "expected_cost", "nonnegative", "numbers"]
+__all__ = [
+    "Costs",
+    "StepCosts",
+    "cost_of_set",
+    "d",
+    "expected_cost",
+    "nonnegative",
+    "numbers",
+    "whole",
+]
 
 
 def nonnegative(argument: str, given: npt.ArrayLike, *, length: int | None = None) -> FloatArray:
@@ -43,7 +54,7 @@ def nonnegative(argument: str, given: npt.ArrayLike, *, length: int | None = Non
     return values
 
 
-def numbers(argument: str, given: npt.ArrayLike) -> FloatArray:
+def numbers(argument: str, given: object) -> FloatArray:
     """Return a float64 copy of an array, or say which argument is none."""
     try:
         return np.array(given, dtype=np.float64)
@@ -51,8 +62,21 @@ def numbers(argument: str, given: npt.ArrayLike) -> FloatArray:
         raise ValueError(f"{argument} must be numbers, got {given!r}; give an array") from None
 
 
+def whole(argument: str, given: SupportsIndex, remedy: str, *, most: int | None = None) -> int:
+    """Return a whole number from 1 to `most`, or say which argument is none."""
+    is_count = isinstance(given, SupportsIndex) and not isinstance(given, bool)
+    number = operator.index(given) if is_count else 0
+    if number < 1 or (most is not None and number > most):
+        span = "of at least 1" if most is None else f"between 1 and {most}"
+        raise ValueError(f"{argument} must be a whole number {span}, got {given!r}; {remedy}")
+    return number
+
+
 def _amount(argument: str, given: float) -> float:
-    number = float(given)
+    try:
+        number = float(given)
+    except (TypeError, ValueError):
+        raise ValueError(f"{argument} must be a number, got {given!r}; use 0 for none") from None
     if not math.isfinite(number) or number < 0:
         raise ValueError(f"{argument} must be finite and at least 0, got {given!r}; use 0 for none")
     return number
@@ -150,20 +174,16 @@ class StepCosts:
         """
         return self.reused(1)
 
-    def reused(self, updates: int) -> Costs:
+    def reused(self, updates: SupportsIndex) -> Costs:
         """Per update, where `updates` = r updates share a batch and the prefix is computed once.
 
         cost(S) = overhead + batch/r + sum_{i<s} forward_i/r + sum_{i>=s} (forward_i + backward_i)
         + sharp of S. The prefix is sum_all forward_i/r less sum_{i>=s} forward_i/r, which gives
         c_0 = overhead + (batch + sum_all forward_i)/r and a_i = (1 - 1/r) forward_i + backward_i.
         """
-        if isinstance(updates, bool) or not isinstance(updates, int) or updates < 1:
-            raise ValueError(
-                f"updates must be a whole number of at least 1, got {updates!r}; "
-                "1 means a fresh batch for every update"
-            )
-        once = (self.batch + float(self.forward.sum())) / updates
-        again = (1.0 - 1.0 / updates) * self.forward
+        r = whole("updates", updates, "1 means a fresh batch for every update")
+        once = (self.batch + float(self.forward.sum())) / r
+        again = (1.0 - 1.0 / r) * self.forward
         return Costs(self.overhead + once, again + self.backward, self.sharp)
 
     def cached(self) -> Costs:

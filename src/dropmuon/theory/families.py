@@ -8,7 +8,7 @@ parametric families, and names Dinkelbach's algorithm for them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize, minimize_scalar
 
-from dropmuon.theory.costs import Costs, expected_cost
+from dropmuon.theory.costs import Costs, expected_cost, numbers
 from dropmuon.theory.distributions import FloatArray, Sampling
 from dropmuon.theory.programs import dinkelbach
 
@@ -35,20 +35,26 @@ class Box:
     `points` parameters are looked at before the best are refined: the finer, the more global.
     """
 
-    lower: float | tuple[float, ...]
-    upper: float | tuple[float, ...]
+    lower: float | Sequence[float]
+    upper: float | Sequence[float]
     points: int = 128
 
     def __post_init__(self) -> None:
-        low, high = np.atleast_1d(self.lower), np.atleast_1d(self.upper)
-        if low.shape != high.shape or not low.size:
-            raise ValueError(f"lower and upper must be alike, got {self.lower} and {self.upper}")
+        low, high = numbers("lower", self.lower), numbers("upper", self.upper)
+        if low.shape != high.shape or not low.size or low.ndim > 1:
+            raise ValueError(
+                f"lower and upper must be alike, got {self.lower} and {self.upper}; "
+                "give two numbers, or two vectors of one length"
+            )
         if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
             raise ValueError(
-                f"lower must be finite and below upper, got {self.lower} and {self.upper}"
+                f"lower must be finite and below upper, got {self.lower} and {self.upper}; "
+                "a parameter that stays fixed belongs into make_sampler"
             )
         if self.points < 2:
-            raise ValueError(f"points must be at least 2, got {self.points}")
+            raise ValueError(f"points must be at least 2, got {self.points}; give 128")
+        for name, bound in (("lower", low), ("upper", high)):
+            object.__setattr__(self, name, tuple(bound.tolist()) if bound.ndim else float(bound))
 
 
 @dataclass(frozen=True)
@@ -89,12 +95,13 @@ def best_of_family(
     else:
         candidates = list(parameters)
         if not candidates:
-            raise ValueError("parameters must not be empty, got no candidates")
+            raise ValueError("parameters must not be empty, got no candidates; give at least one")
     known = [family(parameter) for parameter in candidates]
     able = [member for member in known if member.weight > 0]
     if not able:
         raise ValueError(
-            f"parameters must hold one whose sampler moves every layer, got none in {len(known)}"
+            f"parameters must hold one whose sampler moves every layer, got none in {len(known)}; "
+            "add one that gives every layer a positive probability"
         )
 
     def minimise(ratio: float) -> _Member[_Sampler]:
@@ -151,7 +158,8 @@ class _Family(Generic[_Sampler]):
         slowest = float(given.min()) if given.size else math.nan
         if not (math.isfinite(slowest) and slowest >= 0):
             raise ValueError(
-                f"weights must be finite and non-negative, got {given} for parameter {parameter}"
+                f"weights must be finite and non-negative, got {given} for parameter {parameter}; "
+                "let weights return one number per layer"
             )
         return _Member(
             parameter, sampler, expected_cost(sampler, self._costs, self._progress), slowest

@@ -186,7 +186,7 @@ def solve_generalized_squared(
     first, second = _check_both(L0, L1, repair=repair)
     tails = matching_tails(costs, len(first))
     if starts < 0:
-        raise ValueError(f"starts must be at least 0, got {starts}")
+        raise ValueError(f"starts must be at least 0, got {starts}; give 8")
     q = least_feasible(second)
     candidates = [q / q.sum()]
     rng = np.random.default_rng(seed)
@@ -285,7 +285,13 @@ def _check_both(
     first = check_progressive_constants(L0, name="L0", repair=repair, positive=False)
     second = check_progressive_constants(L1, name="L1", repair=repair)
     if first.shape != second.shape:
-        raise ValueError(f"L0 must have the shape of L1, {second.shape}, got {first.shape}")
+        raise ValueError(
+            f"L0 must have the shape of L1, {second.shape}, got {first.shape}; "
+            "estimate both on one model"
+        )
     if not first.any():
-        raise ValueError("L0 must be positive somewhere, got only zeros; the 1/eps^2 term vanishes")
+        raise ValueError(
+            "L0 must be positive somewhere, got only zeros: the 1/eps^2 term vanishes; "
+            "use solve_generalized"
+        )
     return first, second

@@ -17,13 +17,13 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, SupportsIndex, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from dropmuon.errors import unknown_name
-from dropmuon.theory.costs import Costs, cost_of_set, nonnegative
+from dropmuon.theory.costs import Costs, cost_of_set, nonnegative, numbers, whole
 from dropmuon.theory.distributions import ActiveSet, FloatArray, active_set
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
 
@@ -34,6 +34,7 @@ __all__ = [
     "TauFamily",
     "best_tau",
     "block_costs",
+    "check_blocks",
     "check_regime",
     "contiguous_blocks",
     "nice_factor",
@@ -93,7 +94,7 @@ def optimal_partition(
         1/eps^2  (sum_k M_k sum_{i in B_k} L0_i / L1_i^2) sum_k d_k M_k   (eq. cost_opt_prob_e2)
     """
     check_regime(regime)
-    sets = _check_blocks(blocks, costs.num_layers)
+    sets = check_blocks(blocks, costs.num_layers)
     flat, slope = _layer_constants(constants, sets, costs.num_layers, regime)
     worst = np.array([slope[list(block)].max() for block in sets])
     paid = float(block_costs(sets, costs) @ worst)
@@ -112,28 +113,23 @@ def block_costs(blocks: Sequence[ActiveSet], costs: Costs) -> FloatArray:
     return np.array([cost_of_set(costs, block) for block in blocks])
 
 
-def contiguous_blocks(num_layers: int, tau: int) -> tuple[ActiveSet, ...]:
+def contiguous_blocks(num_layers: SupportsIndex, tau: SupportsIndex) -> tuple[ActiveSet, ...]:
     """Return runs of tau layers (section "Partitioned tau-submodel sampling").
 
     The paper lets tau divide the number of layers; here the last block takes what is left.
     """
-    if num_layers < 1:
-        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
-    if not 1 <= tau <= num_layers:
-        raise ValueError(f"tau must be between 1 and num_layers={num_layers}, got {tau}")
-    return tuple(
-        tuple(range(start, min(start + tau, num_layers))) for start in range(0, num_layers, tau)
-    )
+    b = whole("num_layers", num_layers, "count the layers")
+    size = whole("tau", tau, "give the size of a block", most=b)
+    return tuple(tuple(range(start, min(start + size, b))) for start in range(0, b, size))
 
 
-def same_position_blocks(T: int, L: int) -> tuple[ActiveSet, ...]:
+def same_position_blocks(T: SupportsIndex, L: SupportsIndex) -> tuple[ActiveSet, ...]:
     """Group the layers that share a place in T identical transformer blocks of L layers each.
 
     Example "Grouping layers across transformer blocks": B_l = {l, l+L, ..., l+(T-1)L}, l < L.
     """
-    if T < 1 or L < 1:
-        raise ValueError(f"T and L must be at least 1, got T={T}, L={L}")
-    return tuple(tuple(range(place, T * L, L)) for place in range(L))
+    blocks, places = whole("T", T, "count the blocks"), whole("L", L, "count the layers of a block")
+    return tuple(tuple(range(place, blocks * places, places)) for place in range(places))
 
 
 def best_tau(
@@ -142,7 +138,7 @@ def best_tau(
     costs: Costs,
     regime: Regime = "smooth",
     *,
-    taus: Iterable[int] | None = None,
+    taus: Iterable[SupportsIndex] | None = None,
 ) -> TauChoice:
     """Return the tau of least total cost: the smallest one of equals.
 
@@ -162,22 +158,25 @@ def best_tau(
     if family not in get_args(TauFamily):
         raise unknown_name("family", str(family), get_args(TauFamily))
     b = costs.num_layers
-    candidates = tuple(range(1, b + 1)) if taus is None else tuple(taus)
-    if not candidates or not all(1 <= tau <= b for tau in candidates):
-        raise ValueError(f"taus must be numbers between 1 and {b}, got {candidates}")
+    given = range(1, b + 1) if taus is None else taus
+    candidates = tuple(whole("taus", tau, "leave taus out to try all", most=b) for tau in given)
+    if not candidates:
+        raise ValueError("taus must be at least one number, got none; leave taus out to try all")
     if regime != "1/eps^2":
         flat = slope = _table("constants", constants, b)
     elif isinstance(constants, tuple) and len(constants) == 2:
         flat, slope = _table("L0", constants[0], b), _table("L1", constants[1], b)
     else:
-        raise ValueError("constants must be a pair (L0, L1) for regime '1/eps^2'")
+        raise ValueError(
+            f"constants must be a pair (L0, L1) for regime '1/eps^2', got {constants!r}"
+        )
     price = _nice_cost if family == "nice" else _contiguous_cost
     values = np.array([price(tau, flat, slope, costs, regime) for tau in candidates])
     best = int(values.argmin())
     return TauChoice(candidates[best], float(values[best]), candidates, values)
 
 
-def nice_factor(tau: int, costs: Costs) -> float:
+def nice_factor(tau: SupportsIndex, costs: Costs) -> float:
     """Return B(tau) = (b / tau) E[cost(S)] of tau-nice sampling; it never rises with tau.
 
     Section "tau-nice Sampling": B(tau) = (b / tau) c_ov + sum_j c_j h_j(tau) + sum_j c_j^sharp. The
@@ -186,11 +185,10 @@ def nice_factor(tau: int, costs: Costs) -> float:
     lies in [0, 1] and nothing cancels.
     """
     b = costs.num_layers
-    if not 1 <= tau <= b:
-        raise ValueError(f"tau must be between 1 and {b}, got {tau}")
+    size = whole("tau", tau, "give the number of layers that move", most=b)
     m = np.arange(b - 1)
-    terms = np.append(1.0, np.maximum(b - m - tau, 0) / (b - m - 1)).cumprod()
-    return b / tau * costs.overhead + float(costs.layer @ terms.cumsum() + costs.sharp.sum())
+    terms = np.append(1.0, np.maximum(b - m - size, 0) / (b - m - 1)).cumprod()
+    return b / size * costs.overhead + float(costs.layer @ terms.cumsum() + costs.sharp.sum())
 
 
 def check_regime(regime: str) -> None:
@@ -199,7 +197,7 @@ def check_regime(regime: str) -> None:
         raise unknown_name("regime", str(regime), get_args(Regime))
 
 
-def _check_blocks(blocks: Iterable[Iterable[int]], num_layers: int) -> tuple[ActiveSet, ...]:
+def check_blocks(blocks: Iterable[Iterable[int]], num_layers: int) -> tuple[ActiveSet, ...]:
     """Return the blocks as ascending tuples, or say why they do not partition the layers."""
     sets = tuple(active_set("blocks", block, num_layers) for block in blocks)
     counts = np.zeros(num_layers, dtype=np.intp)
@@ -209,7 +207,7 @@ def _check_blocks(blocks: Iterable[Iterable[int]], num_layers: int) -> tuple[Act
         layer = int(np.flatnonzero(counts != 1)[0])
         raise ValueError(
             f"blocks must partition layers 0 to {num_layers - 1}, "
-            f"got layer {layer} in {counts[layer]} of them"
+            f"got layer {layer} in {counts[layer]} of them; make them disjoint and complete"
         )
     return sets
 
@@ -220,7 +218,10 @@ def _layer_constants(
     """Return L0 of every layer in its block, and the constants that drive the probabilities."""
     if isinstance(constants, Smoothness):
         if constants.num_layers != count:
-            raise ValueError(f"constants must be of {count} layers, got {constants.num_layers}")
+            raise ValueError(
+                f"constants must be of {count} layers, got {constants.num_layers}; "
+                "measure costs and constants on one model"
+            )
         flat = np.sum([constants.constants(0, block) for block in sets], axis=0)
         slope = np.sum([constants.constants(1, block) for block in sets], axis=0)
         slope = flat if regime == "smooth" else slope
@@ -230,10 +231,15 @@ def _layer_constants(
         flat = nonnegative("L0", constants[0], length=count)
         slope = nonnegative("L1", constants[1], length=count)
     else:
-        raise ValueError("constants must be a pair (L0, L1) of vectors for regime '1/eps^2'")
+        raise ValueError(
+            f"constants must be a pair (L0, L1) of vectors for regime '1/eps^2', got {constants!r}"
+        )
     if not slope.all():
         layer = int((slope == 0).argmax())
-        raise ValueError(f"constants must be above 0 in regime {regime!r}, got 0 in layer {layer}")
+        raise ValueError(
+            f"constants must be above 0 in regime {regime!r}, got 0 in layer {layer}; "
+            "give it a small positive one"
+        )
     return flat, slope
 
 
@@ -253,11 +259,16 @@ def _table(name: str, given: Growth | tuple[Growth, Growth], b: int) -> FloatArr
     if callable(given):
         table = np.tile([float(given(tau)) for tau in range(1, b + 1)], (b, 1))
     else:
-        table = np.array(given, dtype=np.float64)
+        table = numbers(name, given)
     if table.shape != (b, b):
         raise ValueError(f"{name} must be a table of layers by tau, {(b, b)}, got {table.shape}")
-    if not (np.isfinite(table) & (table > 0)).all():
-        raise ValueError(f"{name} must be finite and positive for every layer and tau")
+    wrong = ~(np.isfinite(table) & (table > 0))
+    if wrong.any():
+        i, k = np.argwhere(wrong)[0].tolist()
+        raise ValueError(
+            f"{name} must be finite and positive, got {table[i, k]} for layer {i} and tau {k + 1}; "
+            "estimate it again"
+        )
     if (table[:, 1:] < table[:, :-1] * (1.0 - _FALL)).any():
         warnings.warn(
             f"{name} must not fall where more layers move, got a row that falls with tau",

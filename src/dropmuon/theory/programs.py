@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linprog
 
-from dropmuon.theory.costs import Costs
+from dropmuon.theory.costs import Costs, numbers
 from dropmuon.theory.distributions import FloatArray
 from dropmuon.theory.progressive import (
     check_progressive_constants,
     matching_tails,
-    progressive_progress,
+    progressive_weights,
 )
 
 __all__ = [
@@ -74,9 +74,7 @@ def solve_linear_program(L: npt.ArrayLike, costs: Costs) -> ProgramSolution:
     """
     constants = check_progressive_constants(L)
     tails = matching_tails(costs, len(constants))
-    weights = np.zeros_like(constants)
-    np.divide(0.5, constants, out=weights, where=constants > 0)
-    return solve_covering_program(weights, tails)
+    return solve_covering_program(progressive_weights(constants), tails)
 
 
 def solve_covering_program(weights: npt.ArrayLike, set_costs: npt.ArrayLike) -> ProgramSolution:
@@ -92,20 +90,21 @@ def solve_covering_program(weights: npt.ArrayLike, set_costs: npt.ArrayLike) -> 
             f"weights must be positive somewhere in every row, got none for layers "
             f"{uncovered.tolist()}; add an active set that contains them"
         )
-    unit, price = float(matrix.max()), float(prices.max())
+    units = _units(matrix)
+    price = float((prices * units).max())
     result = linprog(
-        prices / price, A_ub=-matrix / unit, b_ub=-np.ones(len(matrix)), method="highs"
+        prices * units / price, A_ub=-matrix * units, b_ub=-np.ones(len(matrix)), method="highs"
     )
-    if result.status == 2:
-        raise InfeasibleProgramError(f"the program has no feasible point: {result.message}")
     if result.status != 0:
-        raise RuntimeError(f"HiGHS found no optimum: {result.message}")
-    q = np.maximum(np.asarray(result.x, dtype=np.float64), 0.0)
-    factor = price / unit
+        raise RuntimeError(
+            f"HiGHS found no optimum, though there is one: {result.message}; "
+            "weights and set_costs differ too much in size"
+        )
+    q = units * np.maximum(np.asarray(result.x, dtype=np.float64), 0.0)
     return ProgramSolution(
         probabilities=q / q.sum(),
-        cost=float(result.fun) * factor,
-        multipliers=-np.asarray(result.ineqlin.marginals, dtype=np.float64) * factor,
+        cost=float(prices @ q) / float((matrix @ q).min()),
+        multipliers=-np.asarray(result.ineqlin.marginals, dtype=np.float64) * price,
     )
 
 
@@ -145,33 +144,42 @@ def progressive_by_dinkelbach(L: npt.ArrayLike, costs: Costs) -> RatioSolution[F
     """
     constants = check_progressive_constants(L)
     tails = matching_tails(costs, len(constants))
-    scale = float(constants.max())
-    scaled = constants / scale
-    b = len(scaled)
-    weights = np.zeros_like(scaled)
-    np.divide(0.5, scaled, out=weights, where=scaled > 0)
-    above = np.hstack([-weights, np.ones((b, 1))])
-    simplex = np.append(np.ones(b), 0.0)[np.newaxis]
+    weights = progressive_weights(constants)
+    units = _units(weights)
+    scale, b = float(units.max()), len(weights)
+    above = np.hstack([-weights * units, np.ones((b, 1))])
+    simplex = np.append(units / scale, 0.0)[np.newaxis]
 
     def minimise(ratio: float) -> FloatArray:
-        size = max(ratio, float(tails.max()))
-        objective = np.append(tails, -ratio) / size
+        size = max(ratio / scale, float(tails.max()))
+        objective = np.append(tails * units, -ratio) / scale / size
         result = linprog(objective, above, np.zeros(b), simplex, np.ones(1), method="highs")
         if result.status != 0:
             raise RuntimeError(f"HiGHS found no optimum of the inner program: {result.message}")
-        p = np.maximum(np.asarray(result.x[:b], dtype=np.float64), 0.0)
+        p = units * np.maximum(np.asarray(result.x[:b], dtype=np.float64), 0.0)
         return np.asarray(p / p.sum(), dtype=np.float64)
 
     start = np.zeros(b)
     start[0] = 1.0
-    found = dinkelbach(
+    return dinkelbach(
         lambda p: float(tails @ p),
-        lambda p: float(progressive_progress(p, scaled).min()),
+        lambda p: float((weights @ p).min()),
         minimise,
         start,
         tolerance=1e-9,
     )
-    return RatioSolution(found.point, found.value * scale, found.iterations)
+
+
+def _units(weights: FloatArray) -> FloatArray:
+    """Return a unit for the mass on each set, in which its weights lie around 1.
+
+    HiGHS takes numbers below 1e-9 for zero and refuses those above 1e15. In one unit for all sets,
+    constants that differ that much would change the program.
+    """
+    largest = weights.max(axis=0)
+    least = np.where(weights > 0, weights, np.inf).min(axis=0)
+    largest[largest == 0] = least[largest == 0] = largest.max()
+    return np.asarray(1.0 / (np.sqrt(least) * np.sqrt(largest)), dtype=np.float64)
 
 
 def _ratio(above: float, below: float) -> float:
@@ -188,17 +196,27 @@ def _check_program(
     weights: npt.ArrayLike, set_costs: npt.ArrayLike
 ) -> tuple[FloatArray, FloatArray]:
     """Return the program's data as float arrays, or say what is wrong with it."""
-    matrix = np.array(weights, dtype=np.float64)
-    prices = np.array(set_costs, dtype=np.float64)
+    matrix, prices = numbers("weights", weights), numbers("set_costs", set_costs)
     if matrix.ndim != 2 or not matrix.size:
-        raise ValueError(f"weights must be a matrix of layers by sets, got shape {matrix.shape}")
+        raise ValueError(
+            f"weights must be a matrix of layers by sets, got shape {matrix.shape}; "
+            "give one row per layer and one column per set"
+        )
     if prices.shape != matrix.shape[1:]:
         raise ValueError(
             f"set_costs must have one entry per column of weights, got shape {prices.shape} "
-            f"for {matrix.shape[1]} columns"
+            f"for {matrix.shape[1]} columns; give the cost of a step with each set"
         )
-    if not np.isfinite(matrix).all() or (matrix < 0).any():
-        raise ValueError("weights must be finite and non-negative")
+    wrong = ~(np.isfinite(matrix) & (matrix >= 0))
+    if wrong.any():
+        i, k = np.argwhere(wrong)[0].tolist()
+        raise ValueError(
+            f"weights must be finite and non-negative, got {matrix[i, k]} at index {(i, k)}; "
+            "use 0 where the set does not hold the layer"
+        )
     if not np.isfinite(prices).all() or (prices < 0).any() or not prices.any():
-        raise ValueError(f"set_costs must be finite, non-negative and not all zero, got {prices}")
+        raise ValueError(
+            f"set_costs must be finite, non-negative and not all zero, got {prices}; "
+            "measure them again"
+        )
     return matrix, prices

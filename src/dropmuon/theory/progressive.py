@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import isotonic_regression
 
-from dropmuon.theory.costs import Costs
+from dropmuon.theory.costs import Costs, numbers
 from dropmuon.theory.costs import d as tail_costs
 from dropmuon.theory.distributions import FloatArray
 from dropmuon.theory.smoothness import NonMonotoneWarning
@@ -36,6 +36,7 @@ __all__ = [
     "optimal_progressive",
     "progressive_cost",
     "progressive_progress",
+    "progressive_weights",
 ]
 
 _RISE = 1e-6
@@ -99,10 +100,14 @@ def progressive_progress(probabilities: FloatArray, L: FloatArray) -> FloatArray
 
     Both arguments are taken as valid.
     """
-    inverse = np.zeros_like(L)
-    lower = np.tri(len(L), dtype=bool)
-    np.divide(0.5, L, out=inverse, where=lower)
-    return np.asarray(inverse @ probabilities, dtype=np.float64)
+    return np.asarray(progressive_weights(L) @ probabilities, dtype=np.float64)
+
+
+def progressive_weights(L: FloatArray) -> FloatArray:
+    """Return delta[i, s] = 1 / (2 L[i, s]) where s <= i, else 0 (eq. fl2). L is taken as valid."""
+    weights = np.zeros_like(L)
+    np.divide(0.5, L, out=weights, where=np.tri(len(L), dtype=bool))
+    return weights
 
 
 def check_progressive_constants(
@@ -113,11 +118,11 @@ def check_progressive_constants(
     Every row must be non-increasing in the cutoff (eq. orderofdelta). If one is not, warn, or with
     `repair` replace it. `positive=False` admits zeros.
     """
-    matrix = np.array(L, dtype=np.float64)
+    matrix = numbers(name, L)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
         raise ValueError(
             f"{name} must be a square matrix with one row and one cutoff per layer, "
-            f"got shape {matrix.shape}"
+            f"got shape {matrix.shape}; give L[i, s] for s <= i"
         )
     lower = np.tri(len(matrix), dtype=bool)
     matrix[~lower] = 0.0
@@ -127,6 +132,7 @@ def check_progressive_constants(
         kind = "positive" if positive else "non-negative"
         raise ValueError(
             f"{name} must be finite and {kind} where s <= i, got {name}[{i}, {s}] = {matrix[i, s]}"
+            "; estimate it again, or give a small positive constant"
         )
     rises = lower[:, 1:] & (matrix[:, 1:] > matrix[:, :-1] * (1.0 + _RISE))
     if rises.any():
@@ -148,19 +154,26 @@ def check_progressive_constants(
 
 def check_probabilities(probabilities: npt.ArrayLike, count: int) -> FloatArray:
     """Return the probabilities as a float vector of this length, or say what is wrong with it."""
-    p = np.array(probabilities, dtype=np.float64)
+    p = numbers("probabilities", probabilities)
     if p.shape != (count,):
-        raise ValueError(f"probabilities must have shape ({count},), got {p.shape}")
+        raise ValueError(
+            f"probabilities must have shape ({count},), got {p.shape}; give one per cutoff"
+        )
     if not np.isfinite(p).all() or (p < 0).any():
-        raise ValueError(f"probabilities must be finite and non-negative, got {p}")
+        raise ValueError(
+            f"probabilities must be finite and non-negative, got {p}; use numbers in [0, 1]"
+        )
     total = float(p.sum())
     if abs(total - 1.0) > _SUM_TOLERANCE:
-        raise ValueError(f"probabilities must sum to 1, got {total}")
+        raise ValueError(f"probabilities must sum to 1, got {total:.9g}; divide them by their sum")
     return p / total
 
 
 def matching_tails(costs: Costs, count: int) -> FloatArray:
     """Return d_j per cutoff, or say that the costs are not of this many layers."""
     if costs.num_layers != count:
-        raise ValueError(f"costs must be of {count} layers, got {costs.num_layers}")
+        raise ValueError(
+            f"costs must be of {count} layers, got {costs.num_layers}; "
+            "measure costs and constants on one model"
+        )
     return tail_costs(costs)
