@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test venv lint types rooms check bench clean
 
 demo: venv
-	$(BIN)/python examples/digits.py
+	$(BIN)/dropmuon compare
 
 test: lint types rooms check
 
@@ -15,7 +16,7 @@ venv: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e '.[dev]'
 	touch $@
 
 lint: venv
@@ -32,7 +33,7 @@ check: venv
 	$(BIN)/pytest -n 2
 
 bench: venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(PIP) -e '.[bench]'
 	$(BIN)/python benchmarks/step.py
 
 clean:

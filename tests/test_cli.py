@@ -23,12 +23,28 @@ def infinite():
 
 def wrong():
     return 3
+
+def pair():
+    return small()[:2]
+
+def misfit():
+    return nn.Linear(7, 3), *small()[1:]
+
+def raising():
+    return {}["batch"]
+
+def leaving():
+    raise SystemExit(0)
+
+class Problems:
+    small = staticmethod(small)
 """
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my_problem.py").write_text(FACTORY)
+    (tmp_path / "broken_problem.py").write_text("def f(:")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
@@ -42,6 +58,10 @@ def test_plan_prints_and_writes(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert (here / "p.svg").exists()
 
 
+def test_a_factory_may_be_an_attribute_of_an_attribute(here: Path) -> None:
+    assert main(["plan", "my_problem:Problems.small", "--budget", "0.5"]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -49,7 +69,15 @@ def test_plan_prints_and_writes(here: Path, capsys: pytest.CaptureFixture[str]) 
         (["my_problem:nothing"], "has no 'nothing'"),
         (["my_problem"], "factory must be written package.module:function"),
         (["my_problem:wrong"], "must return (model, loss, batches), got int"),
+        (["my_problem:pair"], "must return (model, loss, batches), got tuple of 2"),
+        (["my_problem:nn"], "must be a function, got module"),
+        (["my_problem:misfit"], "factory 'my_problem:misfit' failed: RuntimeError"),
+        (["my_problem:raising"], "failed: KeyError: 'batch'"),
+        (["my_problem:leaving"], "failed: SystemExit"),
+        (["broken_problem:f"], "failed: SyntaxError"),
+        ([".my_problem:small"], "factory must be written"),
         (["my_problem:infinite"], "loss"),
+        (["my_problem:small", "--figure", "p.txt"], "--figure must end in .png, .svg, .pdf"),
         (["my_problem:small", "--budget", "-1"], "budget must be positive"),
         (["my_problem:small", "--policy", "spectrall"], "did you mean 'spectral'"),
         (["my_problem:small", "--budget", "1", "--out", "no/such/folder/p.json"], "no/such/folder"),

@@ -18,7 +18,7 @@ from dropmuon.planning.problem import Problem, activate
 from dropmuon.theory.costs import StepCosts
 from dropmuon.theory.distributions import FloatArray
 
-__all__ = ["Bench", "Clock", "Timings"]
+__all__ = ["EXTRA_OPERATIONS", "Bench", "Clock", "Timings"]
 
 Clock = Callable[[], float]
 """What seconds are read from."""
@@ -81,7 +81,7 @@ class Bench:
         with FlopCounterMode(display=False) as counter:
             self._forward_operations = self.forward_shares(counter.get_total_flops)
         for j, update in self._updates_alone():
-            with FlopCounterMode(display=False, custom_mapping=_EXTRA) as counter:
+            with FlopCounterMode(display=False, custom_mapping=EXTRA_OPERATIONS) as counter:
                 update()
             self._sharp_operations[j] = counter.get_total_flops()
 
@@ -213,4 +213,4 @@ def _svd_operations(shape: torch.Size, *_: object, **__: object) -> int:
     return math.prod(batch) * (14 * m * n * n + 8 * n**3)
 
 
-_EXTRA = {torch.ops.aten._linalg_svd: _svd_operations}
+EXTRA_OPERATIONS = {torch.ops.aten._linalg_svd: _svd_operations}

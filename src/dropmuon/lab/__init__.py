@@ -1,0 +1,1 @@
+"""Prove it: data, models, training, metrics, sweeps and reports."""

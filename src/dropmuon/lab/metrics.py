@@ -1,0 +1,313 @@
+"""The paper's "Evaluation Metrics", on lists of evaluations.
+
+Targets are in percent, accuracies in [0, 1]. Ratios are time of the baseline over time of the
+method, seed by seed: above 1 the method is sooner. Seeds are compared where both have what is
+needed, and what was missed is counted, never dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dropmuon.lab.records import Evaluation
+from dropmuon.lab.series import Split, Unit, accuracy, as_far, clock, finished, in_order, trials
+
+__all__ = [
+    "Curve",
+    "Final",
+    "Speedup",
+    "Spread",
+    "finals",
+    "interval",
+    "normalized_curves",
+    "speedups",
+    "time_to_target",
+]
+
+FloatArray = npt.NDArray[np.float64]
+
+_RESAMPLES = 2000
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """How many times sooner than the baseline a method reached a target.
+
+    Attributes:
+        ratio: mean over the seeds where both reached it; None where there are none.
+        low: lower end of the bootstrap interval; None with fewer than two such seeds.
+        high: its upper end.
+        ratios: the ratio of each such seed.
+        time: the method's mean time over the seeds that reached it.
+        reached: how many of the method's `seeds` reached it.
+        baseline_reached: how many of the baseline's `baseline_seeds` reached it.
+    """
+
+    method: str
+    split: Split
+    unit: Unit
+    target: float
+    ratio: float | None
+    low: float | None
+    high: float | None
+    ratios: dict[int, float]
+    time: float | None
+    reached: int
+    seeds: int
+    baseline_reached: int
+    baseline_seeds: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy over time, where the baseline ends at 1: mean over seeds and a bootstrap band.
+
+    Attributes:
+        end: where the method itself ends, mean over seeds. Before 1 the rest of the curve is
+            flat; beyond 1 it is cut.
+    """
+
+    method: str
+    split: Split
+    unit: Unit
+    seeds: int
+    end: float
+    time: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean, least and greatest over seeds."""
+
+    mean: float
+    least: float
+    greatest: float
+
+
+@dataclass(frozen=True)
+class Final:
+    """Where a method ended and what that cost.
+
+    Attributes:
+        seeds: how many trials went as far as the furthest; no other counts here.
+        steps: of its longest trial.
+        seconds: mean over seeds, as are `operations` and the costs of a step.
+        seconds_share: time over the baseline's, mean over the seeds where both went equally far.
+        step_seconds_share: the same for one step, over all seeds that both have.
+    """
+
+    method: str
+    seeds: int
+    steps: int
+    train: Spread
+    test: Spread
+    seconds: float
+    operations: float
+    seconds_per_step: float | None
+    operations_per_step: float | None
+    seconds_share: float | None
+    operations_share: float | None
+    step_seconds_share: float | None
+    step_operations_share: float | None
+
+
+def time_to_target(
+    evaluations: Iterable[Evaluation],
+    target: float,
+    split: Split = "train",
+    unit: Unit = "seconds",
+) -> float | None:
+    """The clock of one trial at its first evaluation of at least that accuracy in percent."""
+    for each in in_order(evaluations):
+        if accuracy(each, split) >= target / 100:
+            return clock(each, unit)
+    return None
+
+
+def speedups(
+    evaluations: Iterable[Evaluation],
+    baseline: str,
+    targets: Sequence[float],
+    split: Split = "train",
+    unit: Unit = "seconds",
+) -> list[Speedup]:
+    """Time-to-target ratios of every method, the baseline included, at every target."""
+    by_method = trials(evaluations)
+    found = []
+    for target in targets:
+        times = {
+            method: {s: time_to_target(t, target, split, unit) for s, t in of_seed.items()}
+            for method, of_seed in by_method.items()
+        }
+        for method, own in times.items():
+            found.append(_speedup(method, own, times.get(baseline, {}), (split, unit, target)))
+    return found
+
+
+def normalized_curves(
+    evaluations: Iterable[Evaluation],
+    baseline: str,
+    split: Split = "train",
+    unit: Unit = "seconds",
+    grid: int = 101,
+) -> list[Curve]:
+    """Normalised curve averaging: each seed's time divided by the time the baseline took there.
+
+    A trial takes part where it and the baseline on its seed went as far as the baseline ever did.
+    """
+    if grid < 2:
+        raise ValueError(f"grid must be at least 2 points, got {grid}")
+    by_method = trials(evaluations)
+    whole = finished(by_method.get(baseline, {}))
+    ends = {seed: clock(trial[-1], unit) for seed, trial in whole.items()}
+    ends = {seed: end for seed, end in ends.items() if end > 0}
+    far = max((trial[-1].epoch for trial in whole.values()), default=0.0)
+    found = []
+    for method, of_seed in by_method.items():
+        taking_part = {s: t for s, t in of_seed.items() if s in ends and as_far(t[-1].epoch, far)}
+        if taking_part:
+            found.append(_curve(method, taking_part, ends, split, unit, grid))
+    return found
+
+
+def finals(evaluations: Iterable[Evaluation], baseline: str) -> list[Final]:
+    """Accuracy at the end of every method, and what it cost beside the baseline."""
+    by_method = trials(evaluations)
+    base = by_method.get(baseline, {})
+    return [_final(method, of_seed, base) for method, of_seed in by_method.items()]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
+    """Percentile bootstrap of the mean, the same in every call; nothing for fewer than two."""
+    if len(values) < 2:
+        return None, None
+    low, high = _band(np.asarray(values, dtype=np.float64)[:, None])
+    return float(low[0]), float(high[0])
+
+
+def _speedup(
+    method: str,
+    own: Mapping[int, float | None],
+    base: Mapping[int, float | None],
+    key: tuple[Split, Unit, float],
+) -> Speedup:
+    ratios = {}
+    for seed, time in own.items():
+        ratio = _ratio(base.get(seed), time)
+        if ratio is not None:
+            ratios[seed] = ratio
+    low, high = interval(list(ratios.values()))
+    times = [time for time in own.values() if time is not None]
+    return Speedup(
+        method=method,
+        split=key[0],
+        unit=key[1],
+        target=key[2],
+        ratio=_mean(ratios.values()),
+        low=low,
+        high=high,
+        ratios=ratios,
+        time=_mean(times),
+        reached=len(times),
+        seeds=len(own),
+        baseline_reached=sum(time is not None for time in base.values()),
+        baseline_seeds=len(base),
+    )
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    """None where it has no meaning; both at the very start are equally soon."""
+    if above is None or below is None:
+        return None
+    if above == below:
+        return 1.0
+    return above / below if above > 0 and below > 0 else None
+
+
+def _curve(
+    method: str,
+    of_seed: Mapping[int, list[Evaluation]],
+    ends: Mapping[int, float],
+    split: Split,
+    unit: Unit,
+    grid: int,
+) -> Curve:
+    time = np.linspace(0.0, 1.0, grid)
+    rows = np.array(
+        [
+            np.interp(
+                time, [clock(e, unit) / ends[s] for e in trial], [accuracy(e, split) for e in trial]
+            )
+            for s, trial in of_seed.items()
+        ]
+    )
+    low, high = _band(rows)
+    end = np.mean([clock(trial[-1], unit) / ends[s] for s, trial in of_seed.items()])
+    lines = [tuple(map(float, line)) for line in (time, rows.mean(axis=0), low, high)]
+    return Curve(method, split, unit, len(rows), float(end), *lines)
+
+
+def _final(
+    method: str, of_seed: Mapping[int, list[Evaluation]], base: Mapping[int, list[Evaluation]]
+) -> Final:
+    last = {seed: trial[-1] for seed, trial in finished(of_seed).items()}
+    base_last = {seed: trial[-1] for seed, trial in base.items()}
+    equal = [s for s in last if s in base_last and last[s].step == base_last[s].step]
+    both = [s for s in last if s in base_last]
+
+    def total(unit: Unit) -> float | None:
+        return _mean(_known(_ratio(clock(last[s], unit), clock(base_last[s], unit)) for s in equal))
+
+    def step(unit: Unit) -> float | None:
+        pairs = [(_per_step(last[s], unit), _per_step(base_last[s], unit)) for s in both]
+        return _mean(_known(_ratio(*pair) for pair in pairs))
+
+    return Final(
+        method=method,
+        seeds=len(last),
+        steps=max(each.step for each in last.values()),
+        train=_spread([each.train_accuracy for each in last.values()]),
+        test=_spread([each.test_accuracy for each in last.values()]),
+        seconds=float(np.mean([each.seconds for each in last.values()])),
+        operations=float(np.mean([each.operations for each in last.values()])),
+        seconds_per_step=_mean(_known(_per_step(e, "seconds") for e in last.values())),
+        operations_per_step=_mean(_known(_per_step(e, "operations") for e in last.values())),
+        seconds_share=total("seconds"),
+        operations_share=total("operations"),
+        step_seconds_share=step("seconds"),
+        step_operations_share=step("operations"),
+    )
+
+
+def _per_step(evaluation: Evaluation, unit: Unit) -> float | None:
+    return clock(evaluation, unit) / evaluation.step if evaluation.step else None
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return float(np.mean(known)) if known else None
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return Spread(float(np.mean(values)), min(values), max(values))
+
+
+def _band(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Percentile bootstrap of the mean over the first axis, column by column."""
+    n = len(rows)
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
+    tail = (1 - _CONFIDENCE) / 2
+    low, high = np.quantile(counts @ rows / n, [tail, 1 - tail], axis=0)
+    return low, high

@@ -1,0 +1,279 @@
+"""Comparisons: fair, resumable, and the same whenever they are run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from dropmuon import DropMuon
+from dropmuon.lab import data
+from dropmuon.lab.compare import compare
+from dropmuon.lab.config import Config
+from dropmuon.lab.locking import alone
+from dropmuon.lab.meter import train_step
+from dropmuon.lab.records import Evaluation, RunDirectory
+from dropmuon.lab.trial import Trial, initial_model
+from dropmuon.lab.watching import Watcher
+
+METHODS = ("muon", "drop-muon:uniform", "drop-muon:epoch-shift", "adamw")
+
+
+def tiny(**changes: object) -> Config:
+    settings: dict[str, object] = {
+        "dataset": "digits",
+        "model": "mlp",
+        "channels": (16, 12),
+        "batch_size": 400,
+        "epochs": 2,
+        "seeds": (0, 3),
+        "methods": METHODS,
+        "evaluations_per_epoch": 2,
+        "train_examples": 300,
+        "lr": 0.05,
+    }
+    return Config(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def timeless(run: RunDirectory) -> list[Evaluation]:
+    """Everything but time, in an order of its own."""
+    found = [replace(each, seconds=0.0, load=None) for each in run.evaluations()]
+    return sorted(found, key=lambda each: (each.seed, each.method, each.step))
+
+
+class StopAfter(Watcher):
+    """Presses Ctrl-C while training goes on after so many evaluations."""
+
+    def __init__(self, evaluations: int) -> None:
+        self._left = evaluations
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        self._left -= 1
+
+    def advance(self, method: str, seed: int, step: int, seconds: float) -> None:
+        if self._left <= 0:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return compare(tiny(), tmp_path_factory.mktemp("runs") / "unbroken")
+
+
+def test_every_method_is_looked_at_equally_often_and_clocks_only_rise(
+    unbroken: RunDirectory,
+) -> None:
+    found = unbroken.evaluations()
+    assert len(found) == len(METHODS) * 2 * 5
+    for method in METHODS:
+        for seed in (0, 3):
+            mine = [e for e in found if (e.method, e.seed) == (method, seed)]
+            assert [e.step for e in mine] == [0, 2, 4, 6, 8]
+            assert [e.epoch for e in mine] == [0, 0.5, 1, 1.5, 2]
+            assert mine[0].seconds == mine[0].operations == 0
+            assert all(a.seconds < b.seconds for a, b in pairwise(mine))
+            assert all(a.operations < b.operations for a, b in pairwise(mine))
+
+
+def test_methods_of_a_seed_begin_as_one_and_seeds_differ(unbroken: RunDirectory) -> None:
+    starts = [e for e in unbroken.evaluations() if e.step == 0]
+    for seed in (0, 3):
+        assert len({(e.test_loss, e.train_loss) for e in starts if e.seed == seed}) == 1
+    assert len({e.test_loss for e in starts}) == 2
+
+
+def test_activity_counts_add_up_to_the_steps(unbroken: RunDirectory) -> None:
+    for each in unbroken.evaluations():
+        if each.method == "adamw":
+            assert each.moved == each.cutoffs == ()
+        elif each.step:
+            assert sum(each.cutoffs) == 2
+            assert each.moved[-1] == 2
+        if each.method == "muon" and each.step:
+            assert each.moved == (2, 2, 2)
+
+
+def test_drop_muon_takes_fewer_operations_than_muon(unbroken: RunDirectory) -> None:
+    last = {e.method: e.operations for e in unbroken.evaluations() if (e.seed, e.step) == (0, 8)}
+    assert last["drop-muon:uniform"] < last["muon"]
+
+
+def test_a_second_run_finds_the_same(unbroken: RunDirectory, tmp_path: Path) -> None:
+    assert timeless(compare(tiny(), tmp_path / "again")) == timeless(unbroken)
+
+
+@pytest.mark.parametrize("evaluations", [0, 3, 9, 21])
+def test_an_interrupted_and_resumed_run_equals_an_unbroken_one(
+    unbroken: RunDirectory, tmp_path: Path, evaluations: int
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        compare(tiny(), out, watcher=StopAfter(evaluations))
+    with (out / "evaluations.jsonl").open("a") as file:
+        file.write('{"method": "muon", "se')
+    run = compare(tiny(), out, resume=True)
+    assert timeless(run) == timeless(unbroken)
+    assert not list(run.checkpoints.iterdir())
+
+
+def test_evaluations_after_the_last_kept_state_are_made_anew(
+    unbroken: RunDirectory, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        compare(tiny(), out, watcher=StopAfter(9))
+    (out / "checkpoints" / "muon-seed0.pt").unlink()
+    assert timeless(compare(tiny(), out, resume=True)) == timeless(unbroken)
+
+
+def test_a_finished_run_is_resumed_without_a_step(unbroken: RunDirectory) -> None:
+    before = (unbroken.path / "evaluations.jsonl").read_text()
+    compare(tiny(), unbroken.path, resume=True, watcher=StopAfter(0))
+    assert (unbroken.path / "evaluations.jsonl").read_text() == before
+
+
+def test_a_run_is_not_resumed_with_other_settings(unbroken: RunDirectory) -> None:
+    with pytest.raises(ValueError, match=r"epochs must be what the run began with .* 2, got 3"):
+        compare(tiny(epochs=3), unbroken.path, resume=True)
+
+
+def test_a_directory_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ValueError, match="exists and is not empty; add --resume"):
+        compare(tiny(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        compare(tiny(), out, watcher=StopAfter(3))
+    before = (out / "evaluations.jsonl").read_text()
+    with alone(out), pytest.raises(ValueError, match="is in use by another process"):
+        compare(tiny(), out, resume=True)
+    assert (out / "evaluations.jsonl").read_text() == before
+
+
+def test_a_batch_larger_than_the_set_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="batch_size must be at most the 1437 training examples"):
+        compare(tiny(batch_size=5000), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "words"),
+    [
+        ("drop-muon:nice-4", {}, "tau must be at most the number of layers, 3, got 4"),
+        ("drop-muon:uniform", {"momentum": 2.0}, "momentum must be in"),
+        ("drop-muon:uniform", {"policy": "muom"}, "did you mean 'muon'"),
+        ("adamw", {"weight_decay": -1.0}, "weight_decay"),
+    ],
+)
+def test_what_an_optimizer_refuses_is_refused_before_anything_is_written(
+    tmp_path: Path, method: str, options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        compare(tiny(methods=(method,), options={method: options}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_files_say_what_was_run_and_how_layers_are_drawn(unbroken: RunDirectory) -> None:
+    assert Config.of(unbroken.config) == tiny()
+    assert unbroken.environment["torch"] == torch.__version__
+    methods = unbroken.methods
+    assert list(methods) == list(METHODS)
+    assert methods["adamw"]["layers"] == []
+    shift = methods["drop-muon:epoch-shift"]
+    assert shift["layers"] == ["hidden1", "hidden2", "head"]
+    assert shift["cutoff"][0][0] > shift["cutoff"][-1][0]
+    for row in shift["cutoff"]:
+        assert sum(row) == pytest.approx(1.0)
+    json.dumps(methods, allow_nan=False)
+
+
+def test_operations_are_those_of_the_steps_that_were_taken() -> None:
+    config, found = tiny(methods=("drop-muon:uniform",)), data.load("digits")
+    trial = Trial(
+        config, config.method("drop-muon:uniform"), 0, found, initial_model(config, found, 0)
+    )
+    twin = Trial(
+        config, config.method("drop-muon:uniform"), 0, found, initial_model(config, found, 0)
+    )
+    trial.advance(6)
+    counted = 0
+    for batch in twin._batches(6):
+        with FlopCounterMode(display=False) as counter:
+            train_step(twin.model, twin.optimizer, batch)
+        counted += counter.get_total_flops()
+    assert isinstance(twin.optimizer, DropMuon)
+    assert trial.operations == counted
+
+
+def test_counting_leaves_the_trained_model_and_the_generator_alone() -> None:
+    config = tiny(dataset="fashion-mini", model="cnn", channels=(2, 2), batch_norm=True)
+    found = data.load("fashion-mini")
+    initial = initial_model(config, found, 0)
+    before = {k: v.clone() for k, v in initial.state_dict().items()}
+    state = torch.get_rng_state()
+    trial = Trial(config, config.method("muon"), 0, found, initial)
+    trial.advance(1)
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(v, before[k]) for k, v in initial.state_dict().items())
+    assert int(trial.model.get_buffer("conv1.1.num_batches_tracked")) == 1
+
+
+def test_augmentation_is_a_function_of_seed_and_step() -> None:
+    config = tiny(dataset="fashion-mini", model="mlp", channels=(4,), augment=True)
+    found = data.load("fashion-mini")
+    initial = initial_model(config, found, 0)
+    first, second = (Trial(config, config.method("muon"), 0, found, initial) for _ in range(2))
+    second.step = 1
+    batches = list(first._batches(2))
+    torch.testing.assert_close(batches[1][0], next(iter(second._batches(1)))[0], rtol=0, atol=0)
+    plain = Trial(replace(config, augment=False), config.method("muon"), 0, found, initial)
+    assert not torch.equal(batches[0][0], next(iter(plain._batches(1)))[0])
+
+
+def test_several_updates_per_batch_run_and_cost_less_than_as_many_batches(tmp_path: Path) -> None:
+    options = {"drop-muon:uniform": {"updates_per_batch": 2}}
+    config = tiny(methods=("muon", "drop-muon:uniform"), options=options, seeds=(0,))
+    found = compare(config, tmp_path / "run").evaluations()
+    assert [e.step for e in found if e.method == "drop-muon:uniform"] == [0, 2, 4, 6, 8]
+
+
+def test_the_planners_answer_is_made_once_and_kept(tmp_path: Path) -> None:
+    config = tiny(methods=("muon", "drop-muon:planned"), seeds=(0,), plan_budget=1.0, epochs=1)
+    with pytest.raises(KeyboardInterrupt):
+        compare(config, tmp_path / "run", watcher=StopAfter(2))
+    plan = (tmp_path / "run" / "plan.json").read_text()
+    run = compare(config, tmp_path / "run", resume=True)
+    assert (run.path / "plan.json").read_text() == plan
+    assert (
+        "full Muon" in (run.path / "plan.txt").read_text()
+        or "No gain" in (run.path / "plan.txt").read_text()
+    )
+
+
+def test_bytes_are_learned_by_a_gpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that repeats itself, in the place of Shakespeare's."""
+    text = data.Examples(*(torch.arange(o, o + 80).remainder(5).reshape(10, 8) for o in (0, 1)))
+    made = data.Data("shakespeare", "bytes", text, text, 256, (8,))
+    monkeypatch.setattr(data, "load", lambda *_, **__: made)
+    config = Config(
+        dataset="shakespeare",
+        model="gpt",
+        channels=(32, 32),
+        batch_size=5,
+        epochs=12,
+        seeds=(0,),
+        methods=("muon", "drop-muon:uniform"),
+        lr=0.05,
+        options={name: {"adamw_lr": 0.01} for name in ("muon", "drop-muon:uniform")},
+    )
+    last = compare(config, tmp_path / "run").evaluations()[-2:]
+    assert all(each.test_accuracy > 0.9 for each in last)

@@ -1,0 +1,76 @@
+"""An augmented image is the image, moved by a few pixels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dropmuon.lab.data import augment
+
+REACH = {32: 4, 28: 2, 8: 1}
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def moved(image: Tensor, down: int, right: int) -> Tensor:
+    """The image moved within its mirrored surroundings, the slow way."""
+    reach = max(abs(down), abs(right))
+    wide = torch.nn.functional.pad(image[None], (reach,) * 4, mode="reflect")[0]
+    height, width = image.shape[1:]
+    return wide[:, reach + down :, reach + right :][:, :height, :width]
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    seed=st.integers(0, 1000), side=st.sampled_from(sorted(REACH)), channels=st.sampled_from([1, 3])
+)
+def test_every_image_is_a_shift_of_itself_or_of_its_mirror_image(
+    seed: int, side: int, channels: int
+):
+    inputs = torch.rand(4, channels, side, side, generator=seeded(seed))
+    found = augment(inputs, seeded(seed + 1))
+    assert found.shape == inputs.shape
+    shifts = range(-REACH[side], REACH[side] + 1)
+    for image, result in zip(inputs, found, strict=True):
+        candidates = [moved(image, down, right) for down in shifts for right in shifts]
+        if channels == 3:
+            candidates += [each.flip(-1) for each in candidates]
+        assert any(torch.equal(result, each) for each in candidates)
+
+
+def test_every_shift_and_both_sides_occur():
+    inputs = torch.arange(32.0 * 32).reshape(1, 1, 32, 32).expand(4000, 3, 32, 32)
+    seen = set(augment(inputs, seeded(0))[:, 0, 10, 10].tolist())
+    assert len(seen) == 9 * 9 * 2
+    grey = torch.arange(28.0 * 28).reshape(1, 1, 28, 28).expand(2000, 1, 28, 28)
+    assert len(set(augment(grey, seeded(0))[:, 0, 10, 10].tolist())) == 5 * 5
+
+
+def test_the_generator_decides_alone():
+    inputs = torch.rand(8, 3, 32, 32)
+    before = torch.get_rng_state()
+    first, again = augment(inputs, seeded(3)), augment(inputs, seeded(3))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, augment(inputs, seeded(4)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_inputs_stay_as_they_are():
+    inputs = torch.rand(8, 3, 32, 32)
+    copy = inputs.clone()
+    augment(inputs, seeded(0)).zero_()
+    assert torch.equal(inputs, copy)
+
+
+def test_augmented_images_are_on_the_device_of_the_inputs():
+    assert augment(torch.empty(2, 1, 28, 28, device="meta"), seeded(0)).device.type == "meta"
+
+
+def test_bytes_are_refused():
+    with pytest.raises(ValueError, match=r"inputs must be images .* got \(4, 64\)"):
+        augment(torch.zeros(4, 64, dtype=torch.long), seeded(0))
