@@ -102,6 +102,17 @@ def test_a_sweep_reads_back_what_it_writes(grid, objective):
     assert SweepSpec.of(spec.to_json()).study_name == spec.study_name
 
 
+def test_options_of_several_methods_can_be_one_axis() -> None:
+    base = {**BASE, "methods": ["muon", "sgd"], "options": {"sgd": {"momentum": 0.5}}}
+    pairs = [{"muon": {"lr": a}, "sgd": {"lr": b}} for a, b in ((0.1, 0.01), (0.2, 0.02))]
+    cells = SweepSpec.of({"base": base, "grid": {"options": pairs}}).cells()
+    assert [dict(c.config.options) for c in cells] == [
+        {"sgd": {"momentum": 0.5, "lr": b}, "muon": {"lr": a}}
+        for a, b in ((0.1, 0.01), (0.2, 0.02))
+    ]
+    assert len({c.name for c in cells}) == 2
+
+
 def test_a_cell_has_the_settings_of_its_place_on_every_axis():
     spec = spec_of({"method": ["sgd", "muon"], "seeds": [3, 5], "options.sgd.lr": [0.1, 0.2]})
     configs = [cell.config for cell in spec.cells()]

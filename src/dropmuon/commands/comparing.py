@@ -102,6 +102,7 @@ def _run(config: Any, out: Path, options: argparse.Namespace) -> int:
     if console.is_terminal:
         watchers.append(progress.Display(console))
     code = 0
+    needed("dropmuon.lab.memory", "lab").keep_freed_memory()
     try:
         run = compare.compare(
             config, out, resume=options.resume, watcher=watching.Watchers(watchers)

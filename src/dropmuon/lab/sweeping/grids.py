@@ -49,7 +49,8 @@ class SweepSpec:
     Attributes:
         base: settings that all cells share.
         grid: axes by setting; besides the settings of a comparison, `method` is one method per
-            cell, `seeds` may list single seeds, and `options.METHOD.KEY` is an option of a method.
+            cell, `seeds` may list single seeds, `options.METHOD.KEY` is an option of a method, and
+            `options` are those of several methods at once.
         search: grid takes every cell once, tpe lets Optuna choose.
         trials: how many cells tpe may take.
         objective: what cells are ranked by, and what tpe looks for.
@@ -140,6 +141,9 @@ class SweepSpec:
             elif axis.startswith("options."):
                 method, key = _option(axis)
                 options.setdefault(method, {})[key] = value
+            elif axis == "options":
+                for method, own in value.items():
+                    options[method] = options.get(method, {}) | own
             else:
                 settings[axis] = value
         if "method" in values or "methods" in values:
@@ -209,7 +213,7 @@ def _check_tpe(spec: SweepSpec) -> None:
 
 
 def _check_axis(axis: str) -> None:
-    known = {each.name for each in fields(Config)} - {"options"} | {"method"}
+    known = {each.name for each in fields(Config)} | {"method"}
     if axis.startswith("options."):
         method, key = _option(axis)
         if not method or not key:
@@ -249,6 +253,8 @@ def _name(values: Mapping[str, Any], config: Config) -> str:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "-".join(_short(each) for each in value.values())
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

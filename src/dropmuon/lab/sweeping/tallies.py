@@ -162,4 +162,6 @@ def _reason(attempts: Sequence[FrozenTrial]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_shown(each)}" for name, each in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)
