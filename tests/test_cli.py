@@ -77,6 +77,7 @@ def test_a_factory_may_be_an_attribute_of_an_attribute(here: Path) -> None:
         (["broken_problem:f"], "failed: SyntaxError"),
         ([".my_problem:small"], "factory must be written"),
         (["my_problem:infinite"], "loss"),
+        (["my_problem:small", "--regime", "smoth"], "did you mean 'smooth'"),
         (["my_problem:small", "--figure", "p.txt"], "--figure must end in .png, .svg, .pdf"),
         (["my_problem:small", "--budget", "-1"], "budget must be positive"),
         (["my_problem:small", "--policy", "spectrall"], "did you mean 'spectral'"),

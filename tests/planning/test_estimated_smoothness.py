@@ -7,13 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.optimize import linprog
 from snapshots import awkward, batches, noisy_loss, state_of
 from torch import Tensor, nn
 
-from dropmuon.planning.envelope import upper_envelopes
 from dropmuon.planning.problem import Problem
 from dropmuon.planning.smoothness import SmoothnessEstimate, estimate_smoothness
 from dropmuon.radii import Sharp
@@ -172,6 +168,31 @@ def test_layers_that_do_not_move_have_no_ratio():
     assert found.smooth.l0(1, (0, 1)) == 0.0
 
 
+class Routed(nn.Module):
+    """Two experts of one number each; the gate's own sign chooses which of them is used."""
+
+    def __init__(self, gate: float) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.tensor([gate]).double())
+        self.experts = nn.ParameterList(torch.tensor([3.0]).double() for _ in range(2))
+
+    def forward(self) -> Tensor:
+        chosen = self.experts[int(self.gate > 0)]
+        return (self.gate * chosen.detach() + half_square(chosen)).sum()
+
+
+@pytest.mark.filterwarnings("ignore:no gradient reached")
+def test_an_expert_that_a_step_turns_on_or_off_has_gradient_zero_on_the_other_side():
+    """The gate falls from 0.05 by 0.1: expert 1 has the gradients 3 and none, a change of 3."""
+    made = Problem(Routed(0.05), lambda model, _: model(), [None])
+    settings = {"lr": 0.1, "by": by_name, "policy": "euclidean"}
+    found = estimate_smoothness(made, settings, points=2)
+    first = found.ratios[0, 1, 2][0]
+    np.testing.assert_allclose(first[2], 3 / 0.1)
+    assert np.isnan(first[1])
+    assert found.points == 2
+
+
 def problem() -> Problem:
     return Problem(awkward(), noisy_loss, batches())
 
@@ -189,8 +210,9 @@ def test_constants_bound_the_ratios_of_a_set_and_of_its_subsets():
                 assert (seen <= bound * (1 + 1e-9)).all()
                 assert (seen <= found.smooth.l0(i, active) * (1 + 1e-9)).all()
     low, high = np.moveaxis(found.intervals.smooth[0, 1, 2, 3], 1, 0)
-    assert (low <= high).all()
-    assert (high <= found.smooth.constants(0, (0, 1, 2, 3)) * (1 + 1e-9)).all()
+    constants = found.smooth.constants(0, (0, 1, 2, 3))
+    assert (low >= constants).all()
+    assert (high > constants).all()
 
 
 def test_dropout_is_the_same_before_and_after_a_step():
@@ -243,16 +265,6 @@ def test_a_run_that_leaves_the_finite_is_refused_and_changes_nothing():
     assert state_of(made.model) == before
 
 
-def test_the_budget_shortens_the_run_to_one_point_at_least():
-    now = iter(np.arange(0.0, 1e4, 10.0))
-    found = estimate_smoothness(problem(), {}, budget=25.0, clock=lambda: float(next(now)))
-    assert found.points == 3
-    now = iter(np.arange(0.0, 1e4, 10.0))
-    assert (
-        estimate_smoothness(problem(), {}, budget=1.0, clock=lambda: float(next(now))).points == 1
-    )
-
-
 def test_progress_rises_to_one():
     shares: list[float] = []
     estimate_smoothness(problem(), {}, points=3, on_progress=shares.append)
@@ -265,8 +277,8 @@ def test_progress_rises_to_one():
     [
         ({"points": 0}, "points must be a whole number"),
         ({"points": 2.5}, "points must be a whole number"),
-        ({"budget": 0.0}, "budget must be a positive number"),
-        ({"budget": float("nan")}, "budget must be a positive number"),
+        ({"budget": 0.0}, "budget must be positive"),
+        ({"budget": float("nan")}, "budget must be positive"),
         ({"confidence": 1.0}, "confidence must be between 0 and 1"),
         ({"sets": []}, "sets must not be empty"),
         ({"sets": [(0, 9)]}, "sets must hold layer indices from 0 to 3"),
@@ -279,30 +291,3 @@ def test_bad_arguments_are_named_and_change_nothing(arguments, words):
     with pytest.raises(ValueError, match=words):
         estimate_smoothness(made, {}, **arguments)
     assert state_of(made.model) == before
-
-
-def excess_by_program(duals: np.ndarray, ratios: np.ndarray, counts: np.ndarray) -> float:
-    used = counts > 0
-    left = -np.stack([np.ones(used.sum()), duals[used]], axis=1)
-    solved = linprog([counts.sum(), counts @ duals], left, -ratios[used], method="highs")
-    assert solved.status == 0
-    return float(solved.fun)
-
-
-@given(st.integers(1, 9), st.integers(0, 2**32 - 1))
-def test_the_envelope_solves_its_linear_program(n, seed):
-    rng = np.random.default_rng(seed)
-    duals, ratios = rng.integers(0, 6, n) / 2.0, rng.integers(0, 6, n) / 3.0
-    counts = np.concatenate([np.ones((1, n), np.int64), rng.multinomial(n, [1 / n] * n, size=3)])
-    l0, l1 = upper_envelopes(duals, ratios, counts)
-    for k, row in enumerate(counts):
-        line = l0[k] + l1[k] * duals
-        assert min(l0[k], l1[k]) >= 0
-        assert (line[row > 0] >= ratios[row > 0] - 1e-9).all()
-        excess = row.sum() * l0[k] + (row @ duals) * l1[k]
-        assert excess == pytest.approx(excess_by_program(duals, ratios, row), abs=1e-7)
-
-
-def test_equal_gradients_tell_nothing_of_l1():
-    l0, l1 = upper_envelopes(np.full(4, 2.0), np.arange(4.0), np.ones((1, 4), np.int64))
-    assert (l0[0], l1[0]) == (3.0, 0.0)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from made_up import made_up, random_plan
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dropmuon import DropMuon, plan, samplers
-from dropmuon.planning import MeasuredCosts, Plan
-from dropmuon.planning.candidates import candidates, planned_sets
-from dropmuon.planning.plan import recommend
-from dropmuon.planning.smoothness import SmoothnessEstimate, summarize
+from dropmuon.planning import Option, Plan
+from dropmuon.planning.candidates import candidates
+from dropmuon.planning.planner import recommend
+from dropmuon.planning.predictions import Prediction
 from dropmuon.theory import StepCosts, against_full, optimal_progressive
 
 
@@ -25,26 +26,6 @@ def problem() -> tuple[nn.Module, Any, list[tuple[Tensor, Tensor]]]:
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
     batches = [(torch.randn(16, 6), torch.randint(0, 3, (16,))) for _ in range(3)]
     return model, lambda m, batch: F.cross_entropy(m(batch[0]), batch[1]), batches
-
-
-def made_up(full: list[float], alone: list[float], points: int = 4) -> Plan:
-    """A plan for layers whose constants grow from `alone` to `full` with the active set."""
-    b = len(full)
-    ratios = {}
-    for active in planned_sets(b):
-        share = (len(active) - 1) / max(b - 1, 1)
-        table = np.full((points, b), np.nan)
-        for i in active:
-            table[:, i] = alone[i] + share * (full[i] - alone[i])
-        ratios[active] = table
-    duals = np.ones((points, b))
-    estimate = SmoothnessEstimate(
-        tuple(f"layer{i}" for i in range(b)), *summarize(duals, ratios, 0.9, 0), ratios, duals, 0.9
-    )
-    parts = StepCosts(0.001, [0.002] * b, [0.004] * b, [0.001] * b)
-    by_cutoff = np.array([0.001 + 0.002 * b + 0.005 * (b - s) for s in range(b)])
-    costs = MeasuredCosts(estimate.layers, parts, parts, by_cutoff, by_cutoff, 5, 0.0)
-    return recommend(costs, estimate, 2)
 
 
 def test_a_plan_is_made_read_saved_and_loaded(tmp_path: Path) -> None:
@@ -117,6 +98,50 @@ def test_intervals_hold_the_prediction() -> None:
             assert found.low <= found.speedup <= found.high
 
 
+@pytest.mark.parametrize("points", [1, 2])
+def test_a_gain_needs_three_points(points: int) -> None:
+    found = made_up(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0], points=points)
+    assert found.best.fresh.speedup > 1.5
+    assert (found.best.fresh.low, found.best.fresh.high) == (0.0, float("inf"))
+    assert not found.gain_expected
+    assert found.sampler == samplers.Full()
+    assert f"constants were seen at {points} of the 3 points" in str(found)
+    assert "(unknown)" in str(found)
+    assert found.plot().axes
+    assert made_up(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0], points=3).gain_expected
+
+
+def test_an_option_that_is_sure_to_gain_comes_before_one_that_may_gain_more() -> None:
+    found = made_up(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0])
+    sure = found.best
+    wide = Option(sure.candidate, Prediction(99.0, 0.1, 9e4), sure.reused)
+    both = replace(found, options=(found.options[0], wide, sure))
+    assert both.best is sure
+    assert both.gain_expected
+    alone = replace(found, options=(found.options[0], wide))
+    assert alone.best is wide
+    assert not alone.gain_expected
+    assert "99.00x (unknown)" in str(alone)
+
+
+def test_the_choice_among_several_is_told() -> None:
+    found = made_up(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0])
+    assert f"The best of {len(found.options)} options" in str(found)
+
+
+def test_an_unknown_regime_is_refused_before_anything_is_measured() -> None:
+    with pytest.raises(ValueError, match="regime"):
+        plan(*problem(), regime="1/eps2", budget=1.0)  # type: ignore[arg-type]
+
+
+def test_layers_on_adamw_are_named() -> None:
+    found = plan(*problem(), budget=1.0, points=1, policy="muon")
+    assert found.smoothness.adamw
+    assert "parameters on AdamW are in the max-entry norm" in str(found)
+    assert found.smoothness.adamw[-1] in str(found)
+    assert "AdamW" not in str(made_up(full=[1.0, 3.0], alone=[0.5, 1.0]))
+
+
 def test_the_figure_has_three_panels_and_is_written(tmp_path: Path) -> None:
     found = made_up(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0])
     figure = found.plot(tmp_path / "plan.png")
@@ -128,31 +153,97 @@ def test_the_figure_has_three_panels_and_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"format": 1}', '{"format": 99}', "[1]"])
-def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=r"path .*plan.json"):
-        Plan.load(path)
+@pytest.mark.parametrize("largest", [3.0, 3.0e5])
+def test_the_axis_of_constants_has_labels(largest: float) -> None:
+    found = made_up(full=[2.0, largest, 4.0], alone=[1.0, largest / 2, 2.0])
+    figure = found.plot()
+    figure.canvas.draw()
+    axes = figure.axes[1]
+    low, high = axes.get_ylim()
+    shown = [t.get_text() for t in axes.get_yticklabels() if low <= t.get_position()[1] <= high]
+    assert len([label for label in shown if label]) >= 2
 
 
-def test_a_plan_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+def test_the_figure_shows_the_constants_of_the_sets_that_are_drawn() -> None:
+    found = made_up(full=[4.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0])
+    assert found.best.candidate.family == "blocks of 1, optimal"
+    drawn = found.plot().axes[1].lines[-1]
+    np.testing.assert_allclose(drawn.get_ydata(), [0.5, 1.0, 2.0])
+
+
+def test_a_whole_round_of_timing_is_needed_and_its_absence_told() -> None:
+    found = made_up(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0])
+    times = np.array([0.01, np.nan, 0.005])
+    costs = replace(found.costs, rounds=0, seconds_by_cutoff=times)
+    short = recommend(costs, found.smoothness, 2)
+    assert found.gain_expected
+    assert not short.gain_expected
+    assert "there was time to measure 2 of 3 cutoffs" in str(short)
+    (chosen,) = (line for line in str(short).splitlines() if "<- recommended" in line)
+    assert chosen.startswith("full updates")
+
+
+def test_costs_that_fit_badly_promise_no_gain() -> None:
+    found = made_up(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0])
+    bad = recommend(replace(found.costs, fit_error=3.0), found.smoothness, 2)
+    assert 1.5 < found.best.fresh.low < 4.0
+    assert bad.best.fresh.speedup == found.best.fresh.speedup
+    assert bad.best.fresh.low == pytest.approx(found.best.fresh.low / 4.0)
+    assert "Times are known to within 300% only" in str(bad)
+    assert "Times are known" not in str(found)
+    assert not bad.gain_expected
+
+
+def test_a_prediction_that_a_floor_decides_is_marked() -> None:
+    found = made_up(full=[2.5, 2.5], alone=[0.0, 0.0])
+    assert 20 < found.predicted_speedup < 100
+    assert not found.best.fresh.bounded
+    assert "x (not bounded by what was seen) as fast as full Muon" in str(found)
+    assert "count as 1% of the largest" in str(found)
+    unused = made_up(full=[1.0, 3.0, 9.0, 0.0], alone=[0.5, 1.0, 2.0, 0.0])
+    progressive = next(o for o in unused.options if o.candidate.family == "progressive, optimal")
+    assert progressive.fresh.bounded
+    assert "not bounded" not in str(made_up(full=[1.0, 3.0], alone=[0.5, 1.0]))
+
+
+def test_conditions_say_what_was_seen() -> None:
+    flat = made_up(full=[4.0, 2.0], alone=[4.0, 2.0])
+    assert flat.full_update_is_optimal
+    assert flat.full_update_is_optimal_generalized is None
+    assert "theory/generalized.py): no L1 was seen" in str(flat)
+    equal = made_up(full=[4.0, 4.0 * (1 + 1e-15)], alone=[1.0, 1.0])
+    assert equal.full_update_is_optimal
+    curved = random_plan(["a", "b"], 0)
+    assert curved.full_update_is_optimal_generalized in (True, False)
+
+
+def test_operations_stand_beside_times() -> None:
     found = made_up(full=[1.0, 3.0], alone=[0.5, 1.0])
-    path = tmp_path / "plan.json"
-    found.save(path)
-    old = path.read_text()
-    broken = Plan(found.costs, found.smoothness, found.options, object())  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        broken.save(path)
-    assert path.read_text() == old
-    assert json.loads(old)["layers"] == ["layer0", "layer1"]
-    assert list(tmp_path.iterdir()) == [path]
+    counted = StepCosts(0.0, [999.0, 0.0], [1.5e3, 2.25e6], [4e9, 5e15])
+    text = str(replace(found, costs=replace(found.costs, operations=counted)))
+    for cell in ("2 ms, 999 ", "2 ms, 0 ", "4 ms, 1.5k", "4 ms, 2.25M", "1 ms, 4G", "1 ms, 5e+03T"):
+        assert cell in text
+    assert "2 of 2 cutoffs and 5 rounds" in text
 
 
-@pytest.mark.parametrize("budget", [0, -1.0, float("nan")])
-def test_a_budget_that_is_no_time_is_refused(budget: float) -> None:
-    with pytest.raises(ValueError, match="budget must be positive"):
-        plan(*problem(), budget=budget)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("budget", 0),
+        ("budget", float("nan")),
+        ("points", 0),
+        ("updates_per_batch", 0),
+        ("updates_per_batch", 1.5),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_measured(name: str, value: Any) -> None:
+    model, _, batches = problem()
+
+    def loss(model: nn.Module, batch: object) -> Tensor:
+        raise AssertionError
+
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        plan(model, loss, batches, **{name: value})
 
 
 def test_a_loss_that_is_not_finite_is_refused_and_nothing_changes() -> None:

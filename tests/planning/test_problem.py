@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from snapshots import awkward, batches, noisy_loss, state_of
 from torch import nn
 
 from dropmuon import DropMuon
-from dropmuon.planning.problem import Problem, untouched
+from dropmuon.planning.leftovers import untouched
+from dropmuon.planning.problem import Problem
 
 
 def spoil(model: nn.Module) -> None:
@@ -112,7 +114,7 @@ def test_the_users_own_optimizer_keeps_its_frozen_layers():
 def test_backward_leaves_gradients_of_the_active_layers_only():
     model = awkward()
     problem = Problem(model, noisy_loss, batches())
-    with problem.prepared({"sampler": "uniform", "total_steps": 7}) as optimizer:
+    with problem.prepared({"lr": 0.1}) as optimizer:
         problem.backward(optimizer, (2, 3), 0)
         has = {name for name, p in model.named_parameters() if p.grad is not None}
     assert has == {"4.bias", "6.weight", "6.bias"}
@@ -129,6 +131,100 @@ def test_drawing_batches_leaves_the_generators_as_they_were():
     before = state_of(model)
     Problem(model, noisy_loss, data)
     assert state_of(model) == before
+
+
+def test_a_loader_keeps_the_state_of_its_own_generator():
+    generator = torch.Generator().manual_seed(3)
+    data = torch.utils.data.DataLoader(
+        torch.randn(16, 5), batch_size=4, shuffle=True, generator=generator
+    )
+    before = generator.get_state()
+    Problem(awkward(), noisy_loss, data)
+    assert torch.equal(generator.get_state(), before)
+
+
+def test_no_more_batches_are_drawn_than_asked_for_and_none_after_the_time():
+    drawn: list[int] = []
+
+    def endless():
+        while True:
+            drawn.append(len(drawn))
+            yield batches()[0]
+
+    assert len(Problem(awkward(), noisy_loss, endless(), 5).batches) == 5 == len(drawn)
+    assert len(Problem(awkward(), noisy_loss, endless(), 5, seconds=0.0).batches) == 1
+
+
+class Hoarder(nn.Module):
+    """Keeps what it has seen in every way that is not a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+        self.losses: list[float] = [0.5]
+        self.nested = {"deep": [{"count": torch.zeros(2)}], "pair": ([1],)}
+        self.mean = torch.ones(3)
+        self.recent = deque([1, 2], maxlen=2)
+        self.generator = torch.Generator().manual_seed(5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x) + 0.0 * torch.rand(3, generator=self.generator)
+        self.losses.append(float(y.detach().sum()))
+        self.nested["deep"][0]["count"] += 1
+        self.nested["deep"].append("new")
+        self.nested["pair"][0].append(2)
+        self.mean.mul_(0.9)
+        self.recent.append(3)
+        return y
+
+    def kept(self) -> list[object]:
+        state = self.generator.get_state().tolist()
+        return [str(self.losses), str(self.nested), str(self.mean), str(self.recent), state]
+
+
+def test_what_modules_keep_in_plain_attributes_comes_back():
+    model = Hoarder()
+    before, objects = model.kept(), [id(each) for each in vars(model).values()]
+    problem = Problem(model, noisy_loss, batches())
+    assert model.kept() == before
+    with problem.prepared({}) as optimizer:
+        problem.backward(optimizer, (0,), 0)
+        assert model.kept() != before
+    assert model.kept() == before
+    assert [id(each) for each in vars(model).values()] == objects
+
+
+def test_a_lazy_model_is_refused_and_stays_lazy():
+    model = nn.Sequential(nn.LazyLinear(6), nn.LazyBatchNorm1d(), nn.Linear(6, 3))
+    with pytest.raises(ValueError, match="call the model once on an input first"):
+        Problem(model, noisy_loss, batches())
+    assert type(model[0]) is nn.LazyLinear
+    model(batches()[0])
+    Problem(model, noisy_loss, batches())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"sampler": "uniform"}, "sampler is not a setting to plan with, got 'uniform'"),
+        ({"total_steps": 7}, "total_steps is not a setting to plan with"),
+        ({"lr": 0}, "lr must be positive to plan with, got 0"),
+    ],
+)
+def test_settings_that_a_plan_cannot_have_are_refused(settings, words):
+    problem = Problem(awkward(), noisy_loss, batches())
+    with pytest.raises(ValueError, match=words), problem.prepared(settings):
+        pass
+
+
+def test_tied_parameters_are_told_of_once():
+    model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5))
+    model[1].weight = model[0].weight
+    problem = Problem(model, noisy_loss, batches())
+    with pytest.warns(UserWarning, match="tied"):
+        problem.prepared({}).__enter__()
+    with problem.prepared({}):  # warnings are errors in tests
+        pass
 
 
 def fails(model, batch):

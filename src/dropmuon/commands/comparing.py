@@ -13,24 +13,35 @@ from dropmuon.commands.loading import Commands, needed
 __all__ = ["add"]
 
 _INTERRUPTED = 130
+_METHODS = (
+    "methods: muon; drop-muon:KIND with uniform, linear, quadratic, exponential, epoch-shift, "
+    "planned, nice-TAU, submodel-TAU or random-subset; scion; adamw; sgd"
+)
 
 
 def add(commands: Commands) -> None:
     """Add both commands."""
     compare = commands.add_parser(
-        "compare", help="train with several methods side by side and see who is first"
+        "compare",
+        help="train with several methods side by side and see who is first",
+        description="Train with several methods side by side and see who is first. Without "
+        "arguments: Muon and two kinds of Drop-Muon on the embedded data.",
+        epilog=_METHODS,
     )
     compare.add_argument("--config", type=Path, help="settings in a YAML, TOML or JSON file")
-    compare.add_argument("--dataset", help="fashion-mini (default), mnist, cifar10, ...")
+    compare.add_argument(
+        "--dataset",
+        help="fashion-mini (default), mnist, fashion-mnist, cifar10, digits or shakespeare",
+    )
     compare.add_argument("--model", help="cnn (default), mlp, resnet18 or gpt")
     compare.add_argument("--channels", type=_whole_numbers, help="widths, such as 64,128,256")
-    compare.add_argument("--batch-norm", action="store_true", default=None)
-    compare.add_argument("--augment", action="store_true", default=None)
+    compare.add_argument("--batch-norm", action="store_true", default=None, help="in cnn, mlp")
+    compare.add_argument("--augment", action="store_true", default=None, help="shift, flip")
     compare.add_argument("--context", type=int, help="bytes per example, of texts")
     compare.add_argument("--title", help="of the report")
     _add_shared(compare)
     compare.set_defaults(run=_compare)
-    reproduce = commands.add_parser("reproduce", help="the paper's experiments")
+    reproduce = commands.add_parser("reproduce", help="the paper's experiments", epilog=_METHODS)
     reproduce.add_argument("experiment", help="mnist, fashion-mnist, cifar10 or all")
     reproduce.add_argument("--scale", type=float, default=1.0, help="shrinks channels and epochs")
     _add_shared(reproduce)
@@ -49,7 +60,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--momentum", type=float)
     parser.add_argument("--policy", help="norm per parameter: spectral, muon, scion, ...")
-    parser.add_argument("--evaluations-per-epoch", type=int)
+    parser.add_argument("--evaluations-per-epoch", type=int, help="more make times finer")
     parser.add_argument("--train-examples", type=int, help="how many an evaluation looks at")
     parser.add_argument("--plan-budget", type=float, help="seconds, for drop-muon:planned")
     parser.add_argument("--device", help="cpu, cuda, mps")

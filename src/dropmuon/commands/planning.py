@@ -27,6 +27,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--by", default="module", help="module or block")
     parser.add_argument("--policy", default="spectral")
+    parser.add_argument(
+        "--regime", default="smooth", help="the case of theory: smooth, 1/eps or 1/eps^2"
+    )
     parser.add_argument("--budget", type=float, default=60.0, help="seconds to spend, about")
     parser.add_argument("--updates-per-batch", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
@@ -48,6 +51,7 @@ def _run(options: argparse.Namespace) -> int:
                 lr=options.lr,
                 by=options.by,
                 policy=options.policy,
+                regime=options.regime,
                 budget=options.budget,
                 updates_per_batch=options.updates_per_batch,
                 seed=options.seed,

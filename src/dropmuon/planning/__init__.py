@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dropmuon.planning.costs import MeasuredCosts, measure_costs
-from dropmuon.planning.plan import Option, Plan, plan
+from dropmuon.planning.planner import Option, Plan, plan
 from dropmuon.planning.problem import Problem
 from dropmuon.planning.smoothness import SmoothnessEstimate, estimate_smoothness
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,18 +14,22 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon.optimizer import DropMuon
+from dropmuon.planning.bisection import bisected
 from dropmuon.planning.problem import Problem, activate
 from dropmuon.theory.costs import StepCosts
 from dropmuon.theory.distributions import FloatArray
 
-__all__ = ["EXTRA_OPERATIONS", "Bench", "Clock", "Timings"]
+__all__ = ["EXTRA_OPERATIONS", "Bench", "Clock", "Timings", "typical"]
 
 Clock = Callable[[], float]
 """What seconds are read from."""
 
 _MOST_ROUNDS = 25
-_LEAST_COUNTED = 8
-"""So many cutoffs are counted in any case."""
+_LEAST_COUNTED = 2
+"""So many cutoffs, and updates of layers, are counted in any case."""
+
+_QUICK = 0.1
+"""The quantile that stands for a time: delays only add, so a low one has the least noise."""
 
 
 @dataclass(eq=False)
@@ -43,12 +47,27 @@ class Timings:
         return sorted(self.update)
 
     def steps(self, num_layers: int) -> FloatArray:
-        """Return the median of a whole step for each cutoff, NaN where there is none."""
+        """Return the typical time of a whole step for each cutoff, NaN where there is none."""
         whole = np.full(num_layers, np.nan)
         for s in self.cutoffs:
             parts = zip(self.forward[s], self.backward[s], self.update[s], strict=True)
-            whole[s] = np.median([sum(each) for each in parts])
+            whole[s] = typical([sum(each) for each in parts])
         return whole
+
+    def resampled(self, rounds: int, rng: np.random.Generator) -> Timings:
+        """As many rounds, drawn with replacement: what is slow together stays together."""
+        drawn = rng.integers(0, rounds, rounds).tolist()
+
+        def taken(part: dict[int, list[float]]) -> dict[int, list[float]]:
+            return {k: [times[r % len(times)] for r in drawn] for k, times in part.items()}
+
+        parts = (self.forward, self.backward, self.update, self.alone)
+        return Timings(*map(taken, parts))
+
+
+def typical(times: Sequence[float] | FloatArray) -> float:
+    """The time that stands for several measurements of the same."""
+    return float(np.quantile(times, _QUICK))
 
 
 class Bench:
@@ -71,22 +90,34 @@ class Bench:
             self._optimizer.step()
 
     def count(self, deadline: float) -> None:
-        """Count operations: of both passes by cutoff, of the forward pass and updates by layer."""
-        for s in _bisected(self._b):
+        """Count operations: of updates and the forward pass by layer, of both passes by cutoff.
+
+        Layers of equal shapes and norms are counted once.
+        """
+        kinds: dict[str, int] = {}
+        for j, update in self._updates_alone(bisected(self._b)):
+            kind = self._kind(j)
+            if kind not in kinds:
+                if len(kinds) >= _LEAST_COUNTED and self._clock() > deadline:
+                    continue
+                with FlopCounterMode(display=False, custom_mapping=EXTRA_OPERATIONS) as counter:
+                    update()
+                kinds[kind] = counter.get_total_flops()
+            self._sharp_operations[j] = kinds[kind]
+        with FlopCounterMode(display=False) as counter:
+            self._forward_operations = self.forward_shares(counter.get_total_flops)
+        for s in bisected(self._b):
             if len(self._passes) >= _LEAST_COUNTED and self._clock() > deadline:
                 break
             with FlopCounterMode(display=False) as counter:
                 self._problem.backward(self._optimizer, tuple(range(s, self._b)), 0)
             self._passes[s] = counter.get_total_flops()
-        with FlopCounterMode(display=False) as counter:
-            self._forward_operations = self.forward_shares(counter.get_total_flops)
-        for j, update in self._updates_alone():
-            with FlopCounterMode(display=False, custom_mapping=EXTRA_OPERATIONS) as counter:
-                update()
-            self._sharp_operations[j] = counter.get_total_flops()
 
     def operations(self) -> tuple[FloatArray, StepCosts]:
-        """Return operations of a step by cutoff, and split into parts that sum to them."""
+        """Return operations of a step by cutoff, and split into parts that sum to them.
+
+        Cutoffs that there was no time to count are interpolated.
+        """
         known = sorted(self._passes)
         counted = np.interp(np.arange(self._b), known, [self._passes[s] for s in known])
         forward = self._forward_operations
@@ -119,14 +150,14 @@ class Bench:
     ) -> int:
         """Time all cutoffs, round after round, until the budget is over; return whole rounds."""
         for done in range(_MOST_ROUNDS):
-            order = _bisected(self._b) if done == 0 else rng.permutation(self._b).tolist()
+            order = bisected(self._b) if done == 0 else rng.permutation(self._b).tolist()
             for n, s in enumerate(order):
                 spent = (self._clock() - start) / budget
                 if spent >= 1.0 and len(self.timings.cutoffs) >= min(2, self._b):
                     return done
                 tell(min(1.0, max(spent, (done + n / self._b) / _MOST_ROUNDS)))
                 self._time_step(s)
-            for j, update in self._updates_alone():
+            for j, update in self._updates_alone(range(self._b)):
                 if (self._clock() - start) >= budget:
                     break
                 self.timings.alone[j].append(self._timed(update))
@@ -143,16 +174,20 @@ class Bench:
         timings.backward[s].append(self._timed(loss.backward) if can else 0.0)
         timings.update[s].append(self._timed(self._optimizer.step) if can else 0.0)
 
-    def _updates_alone(self) -> Iterator[tuple[int, Callable[[], object]]]:
-        """The update of each layer alone, all from one backward pass."""
+    def _kind(self, j: int) -> str:
+        slots = self._optimizer._roster.layers[j]
+        return repr([(tuple(slot.parameter.shape), slot.norm) for slot in slots])
+
+    def _updates_alone(self, order: Iterable[int]) -> Iterator[tuple[int, Callable[[], object]]]:
+        """The update of each of these layers alone, all from one backward pass."""
         optimizer, roster = self._optimizer, self._optimizer._roster
         self._problem.backward(optimizer, tuple(range(self._b)), self._turn)
         gradients = [[slot.parameter.grad for slot in layer] for layer in roster.layers]
-        for j, layer in enumerate(roster.layers):
+        for j in order:
             if all(gradient is None for gradient in gradients[j]):
                 continue
             activate(optimizer, (j,))
-            for slot, gradient in zip(layer, gradients[j], strict=True):
+            for slot, gradient in zip(roster.layers[j], gradients[j], strict=True):
                 slot.parameter.grad = None if gradient is None else gradient.detach()
             yield j, optimizer.step
 
@@ -192,18 +227,6 @@ def _on_entry(
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _bisected(count: int) -> list[int]:
-    """All of 0, ..., count-1: the ends first, then the middles of what lies between."""
-    found = list(dict.fromkeys([0, count - 1]))
-    gaps = [(0, count - 1)]
-    for low, high in gaps:
-        middle = (low + high) // 2
-        if low < middle < high:
-            found.append(middle)
-            gaps += [(low, middle), (middle, high)]
-    return found
 
 
 def _svd_operations(shape: torch.Size, *_: object, **__: object) -> int:

@@ -1,121 +1,139 @@
-"""Samplers worth considering for a model, and what theory predicts for each of them."""
+"""Samplers worth considering for a model, each family at its best probabilities."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from dropmuon import theory
+from dropmuon.planning.constants import positive
+from dropmuon.planning.families import block_sizes, nice_sizes, position_blocks, windows
 from dropmuon.planning.smoothness import SmoothnessEstimate
-from dropmuon.samplers import ActiveSet, Full, Partition, Progressive, Sampler, uniform
+from dropmuon.samplers import Full, Nice, Partition, Progressive, Sampler, Submodel, uniform
+from dropmuon.theory.partitions import Regime
 
-__all__ = ["Candidate", "Prediction", "candidates", "planned_sets", "predict"]
+__all__ = ["Candidate", "candidates", "regime_seen", "usable"]
 
-FloatArray = npt.NDArray[np.float64]
+_SEEN = 0.01
+"""L1 shows where, at the largest gradient, it makes so much of the largest ratio."""
 
-_RESAMPLES = 100
-_FLOOR = 1e-9
-"""Least constant, as a share of the largest: a layer that seemed affine may still not leap."""
+_NEGLIGIBLE = 1e-12
+"""Probabilities below this are rounding of the linear program."""
+
+_FEW_LAYERS = 24
+"""Up to so many layers, the search in the 1/eps^2 regime also starts from random points."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A sampler and the family that it is the best of."""
+    """A sampler and the family that it is the best of.
+
+    `gap` is the share of its cost that no bound accounts for: 0 where the optimum is certain.
+    """
 
     family: str
     sampler: Sampler
+    gap: float = 0.0
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """How many times sooner than with full updates, by theory, with an interval."""
-
-    speedup: float
-    low: float
-    high: float
-
-
-def planned_sets(num_layers: int) -> list[ActiveSet]:
-    """The sets whose constants are needed: suffixes, and blocks of 1, 2, 4, ... layers."""
-    sets: dict[ActiveSet, None] = {tuple(range(s, num_layers)): None for s in range(num_layers)}
-    for tau in _block_sizes(num_layers):
-        sets.update({tuple(b): None for b in theory.contiguous_blocks(num_layers, tau)})
-    return list(sets)
+def regime_seen(estimate: SmoothnessEstimate, regime: Regime) -> Regime:
+    """The regime to plan in: the given one, or "smooth" where no layer shows any L1."""
+    b = len(estimate.layers)
+    everything = tuple(range(b))
+    part = estimate.generalized.constants(1, everything) * estimate.duals.max(axis=0)
+    shows = part > _SEEN * estimate.smooth.constants(0, everything)
+    return regime if shows.any() else "smooth"
 
 
-def candidates(estimate: SmoothnessEstimate, costs: theory.Costs) -> list[Candidate]:
-    """Full updates, progressive training (uniform and optimal), and partitions at their optimum."""
-    b = costs.num_layers
-    smoothness = _floored(estimate.smooth, list(estimate.ratios))
+def usable(estimate: SmoothnessEstimate, regime: Regime) -> theory.Smoothness:
+    """The constants of a regime for all known sets, made positive."""
+    found = estimate.smooth if regime == "smooth" else estimate.generalized
+    l0, l1 = ({s: found.constants(alpha, s) for s in found.sets} for alpha in (0, 1))
+    return positive(l0, None if regime == "smooth" else l1)
+
+
+def candidates(
+    estimate: SmoothnessEstimate, costs: theory.Costs, regime: Regime = "smooth"
+) -> list[Candidate]:
+    """Full updates, and every family whose sets are all measured, at its best in this regime."""
     found = [Candidate("full updates", Full())]
-    if b == 1:
+    if costs.num_layers == 1:
         return found
-    optimal = theory.optimal_progressive(smoothness.progressive_matrix(0), repair=True)
-    found += [
-        Candidate("progressive, uniform", Progressive(uniform)),
-        Candidate("progressive, optimal", Progressive(optimal)),
+    smoothness = usable(estimate, regime)
+    return [
+        *found,
+        *_progressive(smoothness, costs, regime),
+        *_partitions(estimate, smoothness, costs, regime),
+        *_windows(estimate, smoothness, costs, regime),
+        *_nice(estimate),
     ]
-    for tau in _block_sizes(b):
-        blocks = theory.contiguous_blocks(b, tau)
-        if all(tuple(block) in estimate.ratios for block in blocks):
-            best = theory.optimal_partition(blocks, smoothness, costs)
-            name = f"blocks of {tau}, optimal"
-            found.append(Candidate(name, Partition(best.blocks, best.probabilities)))
-    return found
 
 
-def predict(
-    candidate: Candidate, estimate: SmoothnessEstimate, costs: theory.Costs, seed: int = 0
-) -> Prediction:
-    """Compare with full updates (Theorem "rt_smooth_iter"); resample points for the interval."""
-    sets = list(estimate.ratios)
-    best = _speedup(candidate.sampler, _floored(estimate.smooth, sets), costs)
-    others = [
-        _speedup(candidate.sampler, smoothness, costs) for smoothness in _resampled(estimate, seed)
-    ]
-    tail = (1 - estimate.confidence) / 2
-    low, high = np.quantile(others, [tail, 1 - tail]) if others else (best, best)
-    return Prediction(best, float(min(low, best)), float(max(high, best)))
+def _progressive(
+    smoothness: theory.Smoothness, costs: theory.Costs, regime: Regime
+) -> Iterator[Candidate]:
+    yield Candidate("progressive, uniform", Progressive(uniform))
+    l0, l1 = smoothness.progressive_matrix(0), smoothness.progressive_matrix(1)
+    gap = 0.0
+    if regime == "smooth":
+        best = theory.optimal_progressive(l0, repair=True)
+    elif regime == "1/eps":
+        best = theory.solve_generalized(l1, costs, repair=True).probabilities
+    else:
+        starts = 8 if costs.num_layers <= _FEW_LAYERS else 0
+        solution = theory.solve_generalized_squared(l0, l1, costs, repair=True, starts=starts)
+        best, gap = solution.probabilities, solution.gap
+    yield Candidate("progressive, optimal", Progressive(best), gap)
 
 
-def _speedup(sampler: Sampler, smoothness: theory.Smoothness, costs: theory.Costs) -> float:
-    return 1 / theory.against_full(sampler, costs, smoothness).ratio
+def _partitions(
+    estimate: SmoothnessEstimate,
+    smoothness: theory.Smoothness,
+    costs: theory.Costs,
+    regime: Regime,
+) -> Iterator[Candidate]:
+    b = costs.num_layers
+    named = {
+        f"blocks of {tau}, optimal": theory.contiguous_blocks(b, tau) for tau in block_sizes(b)
+    }
+    named["same place in all blocks, optimal"] = position_blocks(estimate.layers)
+    for name, blocks in named.items():
+        if blocks and _measured(blocks, estimate):
+            best = theory.optimal_partition(blocks, smoothness, costs, regime)
+            yield Candidate(name, Partition(best.blocks, best.probabilities))
 
 
-def _block_sizes(num_layers: int) -> Sequence[int]:
-    return [2**k for k in range(num_layers.bit_length()) if 2**k < num_layers]
+def _windows(
+    estimate: SmoothnessEstimate,
+    smoothness: theory.Smoothness,
+    costs: theory.Costs,
+    regime: Regime,
+) -> Iterator[Candidate]:
+    b = costs.num_layers
+    for tau in block_sizes(b)[1:]:
+        sets = windows(b, tau)
+        if not _measured(sets, estimate):
+            continue
+        if regime != "smooth":
+            yield Candidate(f"windows of {tau}, uniform", Submodel(tau))
+            continue
+        l0 = np.stack([smoothness.constants(0, active) for active in sets], axis=1)
+        weights = np.divide(0.5, l0, out=np.zeros_like(l0), where=l0 > 0)
+        prices = [theory.cost_of_set(costs, active) for active in sets]
+        best = theory.solve_covering_program(weights, prices).probabilities
+        best = np.where(best > _NEGLIGIBLE, best, 0.0)
+        yield Candidate(f"windows of {tau}, optimal", Submodel(tau, best / best.sum()))
 
 
-def _resampled(estimate: SmoothnessEstimate, seed: int) -> Iterator[theory.Smoothness]:
-    """Constants as they would be, had other points of the run been visited."""
-    rng, points = np.random.default_rng(seed), estimate.points
-    for _ in range(_RESAMPLES if points > 1 else 0):
-        chosen = rng.integers(0, points, size=points)
-        seen = {s: np.nan_to_num(table[chosen]).max(axis=0) for s, table in estimate.ratios.items()}
-        yield _floored_table(_monotone(seen))
+def _nice(estimate: SmoothnessEstimate) -> Iterator[Candidate]:
+    b = len(estimate.layers)
+    for tau in sorted(nice_sizes(b)):
+        if math.comb(b, tau) <= len(estimate.ratios) and _measured(Nice(tau).support(b), estimate):
+            yield Candidate(f"any {tau} layers, uniform", Nice(tau))
 
 
-def _monotone(table: dict[ActiveSet, FloatArray]) -> dict[ActiveSet, FloatArray]:
-    """Raise the constants of each set to those of its subsets (Lemma "smooth_subs")."""
-    found = {}
-    for active in table:
-        below = [table[s] for s in table if set(s) <= set(active)]
-        found[active] = np.maximum.reduce(below)
-    return found
-
-
-def _floored(smoothness: theory.Smoothness, sets: Sequence[ActiveSet]) -> theory.Smoothness:
-    return _floored_table({s: smoothness.constants(0, s) for s in sets})
-
-
-def _floored_table(table: dict[ActiveSet, FloatArray]) -> theory.Smoothness:
-    largest = max(float(np.max(values)) for values in table.values())
-    floor = _FLOOR * largest if largest > 0 else 1.0
-    floored = {}
-    for active, values in table.items():
-        inside = np.isin(np.arange(len(values)), active)
-        floored[active] = np.where(inside, np.maximum(values, floor), 0.0)
-    return theory.Smoothness(floored)
+def _measured(sets: Collection[tuple[int, ...]], estimate: SmoothnessEstimate) -> bool:
+    return all(active in estimate.ratios for active in sets)

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dropmuon.planning.candidates import usable
+from dropmuon.theory import distribution_of
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from dropmuon.planning.plan import Plan
+    from dropmuon.planning.planner import Plan
 
 __all__ = ["draw"]
 
@@ -60,11 +63,15 @@ def _costs(axes: Any, plan: Plan) -> None:
 
 
 def _constants(axes: Any, plan: Plan) -> None:
-    b = len(plan.costs.layers)
-    everything = tuple(range(b))
-    ends = plan.smoothness.intervals.smooth[everything]
-    full = plan.smoothness.smooth.constants(0, everything)
-    spread = np.abs(np.stack([full - ends[:, 0], ends[:, 1] - full])).clip(min=0)
+    """Those that the plan compares by: of the full set, and of the sets that its sampler draws."""
+    estimate, b = plan.smoothness, len(plan.costs.layers)
+    is_smooth, everything = plan.applied_regime == "smooth", tuple(range(b))
+    name = "L" if is_smooth else "L1"
+    known = usable(estimate, plan.applied_regime)
+    ends = (estimate.intervals.smooth if is_smooth else estimate.intervals.l1)[everything]
+    full = known.constants(0 if is_smooth else 1, everything)
+    spread = np.stack([full - ends[:, 0], ends[:, 1] - full]).clip(min=0)
+    spread[~np.isfinite(spread)] = 0.0
     axes.errorbar(
         range(b),
         full,
@@ -73,14 +80,28 @@ def _constants(axes: Any, plan: Plan) -> None:
         color="#08519c",
         ecolor=_RANGE,
         capsize=3,
-        label="when all layers move",
+        label=f"{name} when all layers move",
     )
-    own = [plan.smoothness.smooth.constants(0, tuple(range(i, b)))[i] for i in range(b)]
-    axes.plot(range(b), own, "^", color="#e6550d", label="when it is the cutoff")
-    axes.set_yscale("symlog", linthresh=max(1e-12, float(np.max(full)) * 1e-4))
+    if plan.gain_expected:
+        drawn = distribution_of(plan.sampler, b)
+        tables = [known.constants(0 if is_smooth else 1, s) for s, p in drawn.items() if p > 0]
+        label = f"{name} in the sets that are drawn, at most"
+        axes.plot(range(b), np.max(tables, axis=0), "^", color="#e6550d", label=label)
+    _logarithmic(axes)
     axes.set_ylabel("smoothness constant")
     axes.set_title("Constants", loc="left", fontsize=10)
     axes.legend(frameon=False, fontsize=8)
+
+
+def _logarithmic(axes: Any) -> None:
+    """A logarithmic axis that has labels also within one decade."""
+    ticker = importlib.import_module("matplotlib.ticker")
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low / 1.5, high * 1.5)
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
 
 
 def _probabilities(axes: Any, plan: Plan) -> None:

@@ -14,7 +14,8 @@ from dropmuon.norms.matrices import as_matrices
 from dropmuon.norms.precision import accumulation_dtype
 from dropmuon.norms.scaling import scale_factor
 from dropmuon.optimizer import DropMuon
-from dropmuon.planning.problem import Generators, Problem, activate
+from dropmuon.planning.leftovers import Generators
+from dropmuon.planning.problem import Problem, activate
 from dropmuon.roster import Slot
 from dropmuon.samplers import ActiveSet
 from dropmuon.theory.distributions import FloatArray
@@ -61,12 +62,22 @@ class Probe:
                 for parameter, value in kept.items():
                     parameter.copy_(value)
         found = np.full(len(self._layers), np.nan)
-        difference = {p: g - self._gradients[p] for p, g in after.items()}
         for i in active:
+            difference = self._differences(i, after)
             moved = [slot for slot in self._layers[i] if slot.parameter in steps]
             lengths = [float(_geometry(s).norm(steps[s.parameter])) for s in moved]
             if max(lengths, default=0.0) > 0:
                 found[i] = sum(self._duals(i, difference).values()) / max(lengths)
+        return found
+
+    def _differences(self, i: int, after: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """Of a layer; a parameter that one of the two losses does not use has gradient 0 there."""
+        found = {}
+        for slot in self._layers[i]:
+            p = slot.parameter
+            if p in after or p in self._gradients:
+                zero = torch.zeros_like(p)
+                found[p] = after.get(p, zero) - self._gradients.get(p, zero)
         return found
 
     def advance(self) -> None:
@@ -92,7 +103,7 @@ class Probe:
         if not (math.isfinite(loss) and all(bool(g.isfinite().all()) for g in found.values())):
             raise ValueError(
                 f"loss and its gradient must be finite along the run, got a loss of {loss} after "
-                f"{self._index} steps, at {where}; lower lr in optimizer_settings"
+                f"{self._index} steps, at {where}; lower lr"
             )
         return found
 

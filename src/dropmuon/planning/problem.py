@@ -1,29 +1,29 @@
-"""What is to be planned for: a model, a loss and some batches; and how to leave them untouched."""
+"""What is to be planned for: a model, a loss and some batches."""
 
 from __future__ import annotations
 
-import random
+import math
+import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain, islice
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from dropmuon.optimizer import DropMuon
-from dropmuon.randomness import RandomState
+from dropmuon.planning.leftovers import untouched
 from dropmuon.samplers import ActiveSet, Full
 
-__all__ = ["Generators", "Loss", "Problem", "activate", "untouched"]
+__all__ = ["Loss", "Problem", "activate"]
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """The loss of a model on a batch, as a scalar that `backward` can start from."""
 
 _MOST_BATCHES = 64
-"""So many batches are kept at most: a loader may be longer than memory."""
+"""So many batches are kept unless told otherwise: a loader may be longer than memory."""
 
 _FIXED: dict[str, Any] = {
     "sampler": Full(),
@@ -34,7 +34,7 @@ _FIXED: dict[str, Any] = {
     "full_start": True,
     "error_if_nonfinite": False,
 }
-"""Settings that are the planner's to choose, since it decides which layers are active."""
+"""What the planner chooses itself, since it decides which layers are active."""
 
 
 class Problem:
@@ -43,10 +43,19 @@ class Problem:
     Args:
         model: what is to be trained. Whatever is measured leaves it as it was, see `untouched`.
         loss: a function of the model and a batch; it returns a scalar.
-        batches: at least one; the first 64 are taken as a list and used in turn.
+        batches: at least one; the first few are taken as a list and used in turn.
+        most_batches: so many at most.
+        seconds: no more are drawn after so long.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, batches: Iterable[Any]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        batches: Iterable[Any],
+        most_batches: int = _MOST_BATCHES,
+        seconds: float = math.inf,
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise ValueError(f"model must be an nn.Module, got {_kind(model)}; give the model")
         if not callable(loss):
@@ -54,9 +63,11 @@ class Problem:
                 f"loss must be a function of (model, batch), got {_kind(loss)}; "
                 "give such as lambda model, batch: cross_entropy(model(batch[0]), batch[1])"
             )
+        _check_initialized(model)
         self.model, self.loss = model, loss
-        with untouched(model):
-            self.batches = _listed(batches)
+        self._warned = False
+        with untouched(model, _generators_of(batches)):
+            self.batches = _listed(batches, most_batches, seconds)
             self._check(self.value(0))
 
     def batch(self, index: int) -> Any:
@@ -80,16 +91,21 @@ class Problem:
     def prepared(self, settings: Mapping[str, Any]) -> Iterator[DropMuon]:
         """An optimizer with these settings, all layers active; the model as it was afterwards.
 
-        What the planner decides itself (sampler, total_steps, resample_every, updates_per_batch,
-        truncate, full_start) is taken out of the settings.
+        Warnings about the settings are given the first time only.
         """
         if not isinstance(settings, Mapping):
             raise ValueError(
                 f"optimizer_settings must be a dict, got {_kind(settings)}; "
                 "give the arguments of DropMuon after the model, such as {'lr': 0.1}"
             )
+        _check_settings(settings)
         with untouched(self.model):
-            yield DropMuon(self.model, **{**settings, **_FIXED})
+            with warnings.catch_warnings():
+                if self._warned:
+                    warnings.simplefilter("ignore")
+                optimizer = DropMuon(self.model, **{**settings, **_FIXED})
+            self._warned = True
+            yield optimizer
 
     def _check(self, value: object) -> None:
         if not isinstance(value, Tensor) or value.numel() != 1:
@@ -116,113 +132,46 @@ def activate(optimizer: DropMuon, active: ActiveSet) -> None:
     optimizer._freeze()
 
 
-@contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Leave a model and all random generators exactly as found, also after an exception.
-
-    Restored are parameters, buffers, gradients (the same objects), `requires_grad` flags, training
-    modes and other plain attributes of modules and parameters, and the states of Python's,
-    NumPy's and PyTorch's generators. Inside, parameters begin without gradients. What the loss
-    keeps outside of the model is not watched.
-    """
-    generators = Generators.now()
-    modules = [_ModuleState.of(module) for module in model.modules()]
-    named = chain(model.parameters(), model.buffers())
-    tensors = [_TensorState.of(tensor) for tensor in dict.fromkeys(named)]
-    for state in tensors:
-        state.tensor.grad = None
-    try:
-        yield
-    finally:
-        for module in modules:
-            module.restore()
-        for state in tensors:
-            state.restore()
-        generators.restore()
+def _check_initialized(model: nn.Module) -> None:
+    """A lazy module changes its class at its first call, which nothing could undo."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(tensor):
+            raise ValueError(
+                f"model must have all its parameters, got a lazy one, {name!r}; "
+                "call the model once on an input first"
+            )
 
 
-@dataclass(frozen=True, eq=False)
-class Generators:
-    """The states of the generators of Python, NumPy and PyTorch."""
-
-    python: tuple[Any, ...]
-    numpy: dict[str, Any]
-    torch: RandomState
-
-    @classmethod
-    def now(cls) -> Generators:
-        """Take a snapshot."""
-        return cls(random.getstate(), np.random.get_state(legacy=False), RandomState.now())
-
-    def restore(self) -> None:
-        """Put the generators back into this state."""
-        random.setstate(self.python)
-        np.random.set_state(self.numpy)
-        self.torch.restore()
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    chosen = sorted(set(settings) & set(_FIXED))
+    if chosen:
+        raise ValueError(
+            f"{chosen[0]} is not a setting to plan with, got {settings[chosen[0]]!r}; the planner "
+            "decides which layers move: leave it out"
+        )
+    rates = {name: settings.get(name) for name in ("lr", "adamw_lr")}
+    for name, rate in rates.items():
+        if isinstance(rate, int | float) and rate == 0:
+            raise ValueError(f"{name} must be positive to plan with, got 0: no layer would move")
 
 
-@dataclass(frozen=True, eq=False)
-class _TensorState:
-    """A parameter or buffer: where its data is, what it was, and what hangs on it."""
-
-    tensor: Tensor
-    data: Tensor
-    copy: Tensor
-    grad: Tensor | None
-    requires_grad: bool
-    attributes: dict[str, Any]
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> _TensorState:
-        data = tensor.data
-        attributes = dict(vars(tensor))
-        return cls(tensor, data, data.clone(), tensor.grad, tensor.requires_grad, attributes)
-
-    def restore(self) -> None:
-        self.tensor.data = self.data
-        is_expanded = 0 in self.data.stride()
-        if not (is_expanded and torch.equal(self.data, self.copy)):
-            self.data.copy_(self.copy)
-        self.tensor.grad = self.grad
-        self.tensor.requires_grad_(self.requires_grad)
-        vars(self.tensor).clear()
-        vars(self.tensor).update(self.attributes)
+def _generators_of(batches: object) -> list[torch.Generator]:
+    """A loader's own generators."""
+    holders = (batches, getattr(batches, "sampler", None))
+    found = [getattr(each, "generator", None) for each in holders]
+    return [each for each in found if isinstance(each, torch.Generator)]
 
 
-@dataclass(frozen=True, eq=False)
-class _ModuleState:
-    """The attributes of one module; its registries and sets one level deep."""
-
-    module: nn.Module
-    training: bool
-    attributes: dict[str, Any]
-    contents: dict[str, Any]
-
-    @classmethod
-    def of(cls, module: nn.Module) -> _ModuleState:
-        if isinstance(module, torch.jit.ScriptModule):
-            return cls(module, module.training, {}, {})
-        attributes = dict(vars(module))
-        contents = {k: v.copy() for k, v in attributes.items() if isinstance(v, dict | set)}
-        return cls(module, module.training, attributes, contents)
-
-    def restore(self) -> None:
-        if self.attributes:
-            vars(self.module).clear()
-            vars(self.module).update(self.attributes)
-        for name, content in self.contents.items():
-            self.attributes[name].clear()
-            self.attributes[name].update(content)
-        if self.module.training != self.training:
-            self.module.training = self.training
-
-
-def _listed(batches: Iterable[Any]) -> list[Any]:
+def _listed(batches: Iterable[Any], most: int, seconds: float) -> list[Any]:
     if isinstance(batches, Tensor | str | Mapping) or not isinstance(batches, Iterable):
         raise ValueError(
             f"batches must be an iterable of batches, got {_kind(batches)}; give a list or a loader"
         )
-    found = list(islice(batches, _MOST_BATCHES))
+    found, start = [], time.perf_counter()
+    for batch in batches:
+        found.append(batch)
+        if len(found) >= most or time.perf_counter() - start >= seconds:
+            break
     if not found:
         raise ValueError("batches must not be empty, got none; give at least one batch")
     return found

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from dropmuon.planning.constants import LEAST
+from dropmuon.planning.families import planned_sets
+from dropmuon.planning.resampling import LEAST_POINTS
 from dropmuon.samplers import Progressive
 from dropmuon.tables import aligned
 
 if TYPE_CHECKING:
-    from dropmuon.planning.plan import Option, Plan
+    from dropmuon.planning.planner import Option, Plan
 
 __all__ = ["text"]
+
+_WIDEST = 100.0
+"""An interval with ends so many times apart tells nothing."""
+
+_LEAST_GAP = 0.0005
+
+_NOISY = 0.15
+"""A fit that is off by more is worth a remark."""
+
+_UNITS = ("", "k", "M", "G", "T")
+
+_CASES = {
+    "smooth": "smooth case",
+    "1/eps": "(L0, L1) case, 1/eps regime",
+    "1/eps^2": "(L0, L1) case, 1/eps^2 regime",
+}
 
 
 def text(plan: Plan) -> str:
@@ -20,6 +42,17 @@ def text(plan: Plan) -> str:
 
 
 def _verdict(plan: Plan) -> str:
+    if not plan.costs.known:
+        return (
+            f"No gain expected: there was time to measure {_cutoffs(plan)}, and all are needed to "
+            'know how far off predictions are. Use sampler="full", or plan with a larger budget.'
+        )
+    if plan.smoothness.points < LEAST_POINTS:
+        return (
+            f"No gain expected: constants were seen at {plan.smoothness.points} of the "
+            f"{LEAST_POINTS} points that a range needs, so how far off predictions are is unknown. "
+            'Use sampler="full", or plan with a larger budget.'
+        )
     if not plan.gain_expected:
         return (
             "No gain expected: full updates are as good as anything that theory can tell apart "
@@ -27,62 +60,126 @@ def _verdict(plan: Plan) -> str:
         )
     best = plan.best
     return (
-        f"Use {best.candidate.family}: {_times(best, reused=False)} as fast as full Muon is "
-        f"predicted on fresh batches, {_times(best, reused=True)} with {plan.updates_per_batch} "
-        "updates per batch.\n\n    DropMuon(model, sampler=plan.sampler)"
+        f"Use {best.candidate.family}. Predicted: {_times(best, reused=False)} as fast as full "
+        f"Muon on fresh batches, {_times(best, reused=True)} with {plan.updates_per_batch} updates "
+        "per batch.\n\n"
+        "    DropMuon(model, lr=lr, sampler=plan.sampler)  # with the lr that was planned for"
     )
 
 
 def _times(option: Option, *, reused: bool) -> str:
     found = option.reused if reused else option.fresh
+    if not found.bounded:
+        return f"{found.speedup:.2f}x (not bounded by what was seen)"
+    if found.high > _WIDEST * found.low:
+        return f"{found.speedup:.2f}x (unknown)"
     return f"{found.speedup:.2f}x ({found.low:.2f} to {found.high:.2f})"
 
 
 def _options(plan: Plan) -> str:
+    chosen = plan.best if plan.gain_expected else plan.options[0]
     header = ("option", "fresh batches", f"{plan.updates_per_batch} updates per batch", "")
     rows = [
         (
             option.candidate.family,
             _times(option, reused=False),
             _times(option, reused=True),
-            "<- recommended" if plan.sampler is option.candidate.sampler else "",
+            "<- recommended" if option is chosen else "",
         )
         for option in plan.options
     ]
-    return "Predicted time of full Muon over that of the option, with an interval:\n" + aligned(
-        header, rows
+    title = (
+        f"Predicted time of full Muon over that of the option, with an interval; "
+        f"{_CASES[plan.applied_regime]}:\n"
     )
+    return "\n".join([title + aligned(header, rows), *_remarks(plan)])
+
+
+def _remarks(plan: Plan) -> Iterator[str]:
+    if plan.applied_regime != plan.regime:
+        yield (
+            f"Asked for the {_CASES[plan.regime]}, but the run showed no (L0, L1) behaviour: "
+            "no layer's curvature grew with its gradient. The smooth case applies."
+        )
+    for option in plan.options:
+        if option.candidate.gap >= _LEAST_GAP:
+            yield (
+                f"{option.candidate.family}: the best that was found; what is possible may take up "
+                f"to {option.candidate.gap:.1%} less time."
+            )
+    if not all(option.fresh.bounded for option in plan.options):
+        yield (
+            "Not bounded by what was seen: some constants were too small to tell from 0 along the "
+            f"run, count as {LEAST:.0%} of the largest, and so decide the prediction."
+        )
+    if len(plan.options) > 1:
+        yield (
+            f"The best of {len(plan.options)} options, chosen by the numbers that predict it, "
+            "tends to be predicted too well; intervals do not account for the choice."
+        )
 
 
 def _layers(plan: Plan) -> str:
-    seconds, b = plan.costs.seconds, len(plan.costs.layers)
-    everything = tuple(range(b))
-    full = plan.smoothness.smooth.constants(0, everything)
-    chances = _chances(plan)
-    header = ("layer", "forward", "backward", "update", "L when all move", "L alone", chances[0])
-    rows = []
-    for i, name in enumerate(plan.costs.layers):
-        alone = plan.smoothness.smooth.constants(0, (i,))[i] if (i,) in _sets(plan) else None
-        rows.append(
-            (
-                name,
-                _milliseconds(seconds.forward[i]),
-                _milliseconds(seconds.backward[i]),
-                _milliseconds(seconds.sharp[i]),
-                f"{full[i]:.3g}",
-                "" if alone is None else f"{alone:.3g}",
-                chances[1][i],
-            )
+    seconds, operations = plan.costs.seconds, plan.costs.operations
+    columns = [*_constants(plan), _chances(plan)]
+    header = ("layer", "forward", "backward", "update", *(title for title, _ in columns))
+    rows = [
+        (
+            name,
+            *(
+                f"{_milliseconds(spent[i])}, {_count(counted[i])}"
+                for spent, counted in (
+                    (seconds.forward, operations.forward),
+                    (seconds.backward, operations.backward),
+                    (seconds.sharp, operations.sharp),
+                )
+            ),
+            *(cells[i] for _, cells in columns),
         )
+        for i, name in enumerate(plan.costs.layers)
+    ]
     note = (
-        f"Costs over {plan.costs.rounds} rounds (fit within {plan.costs.fit_error:.0%}), overhead "
+        f"Time and operations (of matrix products) by layer, from {_cutoffs(plan)} and "
+        f"{plan.costs.rounds} rounds (fit within {plan.costs.fit_error:.0%}), overhead "
         f"{_milliseconds(seconds.overhead)}; smoothness at {plan.smoothness.points} points:\n"
     )
-    return note + aligned(header, rows)
+    return "\n".join([note + aligned(header, rows), *_caveats(plan)])
 
 
-def _sets(plan: Plan) -> Sequence[tuple[int, ...]]:
-    return list(plan.smoothness.ratios)
+def _constants(plan: Plan) -> list[tuple[str, list[str]]]:
+    """Columns: titles and cells."""
+    estimate, b = plan.smoothness, len(plan.costs.layers)
+    everything = tuple(range(b))
+    if plan.applied_regime != "smooth":
+        general = estimate.generalized
+        both = general.constants(0, everything), general.constants(1, everything)
+        return [(f"L{k} when all move", [f"{x:.3g}" for x in both[k]]) for k in (0, 1)]
+    full = estimate.smooth.constants(0, everything)
+    alone = [
+        f"{estimate.smooth.l0(i, (i,)):.3g}" if (i,) in estimate.ratios else "" for i in everything
+    ]
+    return [("L when all move", [f"{x:.3g}" for x in full]), ("L alone", alone)]
+
+
+def _caveats(plan: Plan) -> Iterator[str]:
+    measured, planned = plan.smoothness.ratios, planned_sets(plan.costs.layers)
+    missing = [active for active in planned if active not in measured]
+    if missing:
+        yield (
+            f"There was time for {len(planned) - len(missing)} of {len(planned)} sets of layers: "
+            "other cutoffs have the constants of the next measured one before them, and families "
+            "that need other sets are left out."
+        )
+    if plan.costs.fit_error > _NOISY:
+        yield (
+            f"Times are known to within {plan.costs.fit_error:.0%} only, which makes all intervals "
+            "wide: a quiet machine or a larger budget tells more."
+        )
+    if plan.smoothness.adamw:
+        yield (
+            "Constants of layers with parameters on AdamW are in the max-entry norm, whose scale "
+            f"is not that of the others: {', '.join(plan.smoothness.adamw)}."
+        )
 
 
 def _chances(plan: Plan) -> tuple[str, list[str]]:
@@ -98,17 +195,29 @@ def _chances(plan: Plan) -> tuple[str, list[str]]:
 
 
 def _condition(plan: Plan) -> str:
-    smooth = "holds" if plan.full_update_is_optimal else "does not hold"
-    general = "holds" if plan.full_update_is_optimal_generalized else "does not hold"
+    smooth, general = plan.full_update_is_optimal, plan.full_update_is_optimal_generalized
+    words = {True: "holds", False: "does not hold", None: "no L1 was seen"}
     return (
         "Among progressive samplers, full updates are optimal if and only if the first layer has "
         "the largest constant when all move.\n"
-        f"  smooth case, constants L0 (Theorem rpt_p1): this {smooth}\n"
-        f"  (L0, L1) case, constants L1 (Theorem rpt_p1_l0l1): this {general}\n"
+        f"  smooth case, constants L0 (Theorem rpt_p1): {words[smooth]}\n"
+        "  (L0, L1) case, constants L1 (necessary by Theorem rpt_p1_l0l1, enough by "
+        f"theory/generalized.py): {words[general]}\n"
         "Constants are estimates along a short run, and predictions compare bounds: a ratio of "
         "costs per step is measured, a ratio of steps is not a promise."
     )
 
 
+def _cutoffs(plan: Plan) -> str:
+    times = plan.costs.seconds_by_cutoff
+    return f"{int(np.isfinite(times).sum())} of {times.size} cutoffs"
+
+
 def _milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms"
+
+
+def _count(operations: float) -> str:
+    """As 950, 1.2k, 35M."""
+    power = min(len(_UNITS) - 1, int(math.log10(max(operations, 1.0)) / 3))
+    return f"{operations / 1000**power:.3g}{_UNITS[power]}"

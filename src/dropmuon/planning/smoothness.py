@@ -21,9 +21,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dropmuon.planning.envelope import upper_envelopes
+from dropmuon import norms
+from dropmuon.checks import check_count
+from dropmuon.optimizer import DropMuon
+from dropmuon.planning.bisection import bisected
+from dropmuon.planning.checks import check_budget, check_confidence
 from dropmuon.planning.probe import Probe
 from dropmuon.planning.problem import Problem
+from dropmuon.planning.resampling import LEAST_POINTS, ends, envelope_draws, smooth_draws
 from dropmuon.theory.distributions import ActiveSet, FloatArray, active_set
 from dropmuon.theory.smoothness import Smoothness
 
@@ -31,9 +36,12 @@ __all__ = ["Intervals", "SmoothnessEstimate", "estimate_smoothness", "summarize"
 
 _RESAMPLES = 200
 
+_FIRST = 0.2
+"""The share of the budget after which the first point takes no more sets."""
+
 
 class Intervals(NamedTuple):
-    """Bootstrap intervals over points: arrays (layers, 2) of lower and upper ends, per set."""
+    """Intervals of constants: arrays (layers, 2) of lower and upper ends, per set."""
 
     smooth: dict[ActiveSet, FloatArray]
     l0: dict[ActiveSet, FloatArray]
@@ -48,12 +56,13 @@ class SmoothnessEstimate:
         layers: names, in order.
         smooth: L0 alone, the largest ratio seen (L1 = 0).
         generalized: the line L0 + L1 * dual above all ratios with the least total excess.
-        intervals: of both, by resampling points. They tell how much the points disagree; no
-            resampling tells of points that were not visited.
+        intervals: of both, by `resampling`: how far the constants may be above what was seen.
+            With fewer than three points they are (0, inf).
         ratios: per set, (points, layers): ||grad_i difference||_* / ||Gamma_i||, NaN outside of
             the set and where a layer did not move.
         duals: (points, layers): ||grad_i||_* at the points.
         confidence: of the intervals.
+        adamw: the layers with parameters on AdamW, which are measured in the max-entry norm.
     """
 
     layers: tuple[str, ...]
@@ -63,6 +72,7 @@ class SmoothnessEstimate:
     ratios: dict[ActiveSet, FloatArray]
     duals: FloatArray
     confidence: float
+    adamw: tuple[str, ...] = ()
 
     @property
     def points(self) -> int:
@@ -90,86 +100,89 @@ def estimate_smoothness(
     the max-entry norm, whose step AdamW's resembles.
 
     The constants of a set hold for all its subsets, so each is at least those of the subsets: the
-    estimates are monotone, as Lemma "smooth_subs" has them.
+    estimates are monotone, as Lemma "smooth_subs" has them. Suffixes that there was no time for
+    have the constants of the next larger one that was measured, which bound theirs.
 
     Args:
         problem: the model, its loss and batches; they are left as they were.
         optimizer_settings: arguments of `DropMuon` after the model; `lr` is the radius of the step.
         sets: active sets, the progressive ones {s, ..., b-1} by default.
         points: steps of the run, each a point X.
-        budget: seconds to spend, about; the run is shorter if it is over, one point at least.
-        confidence: of the bootstrap intervals.
-        seed: of the bootstrap.
+        budget: seconds to spend, about. The first point takes the sets in their order for a fifth
+            of it, one set at least. The sets that it gets to are measured at all points; the last
+            of them are left out where there would else be no time for three points.
+        confidence: of the intervals.
+        seed: of the resampling that intervals come from.
         on_progress: called with the share done, from 0 to 1.
         clock: what to read seconds from.
     """
-    _check(points, budget, confidence)
+    check_budget(budget)
+    check_count("points", points)
+    check_confidence(confidence)
     tell = on_progress or (lambda share: None)
     start = clock()
     with problem.prepared(optimizer_settings) as optimizer:
-        b = len(optimizer.layers)
-        chosen = _chosen(sets, b)
-        duals = np.zeros((points, b))
-        ratios = {s: np.full((points, b), np.nan) for s in chosen}
-        visited = 0
-        while visited < points and (visited == 0 or clock() - start < budget):
-            probe = Probe(problem, optimizer, visited)
-            duals[visited] = probe.duals
+        layers, adamw = optimizer.layers, _on_adamw(optimizer)
+        chosen = _chosen(sets, len(layers))
+        duals: list[FloatArray] = []
+        rows: list[dict[ActiveSet, FloatArray]] = []
+        took = 0.0
+        while len(rows) < points and (not rows or clock() - start + took <= budget):
+            begun = clock()
+            until = begun + _share(len(rows), points) * (start + budget - begun)
+            probe = Probe(problem, optimizer, len(rows))
+            row: dict[ActiveSet, FloatArray] = {}
             for n, active in enumerate(chosen):
-                tell((visited + n / len(chosen)) / points)
-                ratios[active][visited] = probe.ratios(active)
+                if row and clock() >= until:
+                    break
+                tell((len(rows) + n / len(chosen)) / points)
+                row[active] = probe.ratios(active)
+            chosen = list(row)
             probe.advance()
-            visited += 1
-        layers = optimizer.layers
-    duals = duals[:visited]
-    ratios = {s: values[:visited] for s, values in ratios.items()}
-    smooth, generalized, intervals = summarize(duals, ratios, confidence, seed)
+            duals.append(probe.duals)
+            rows.append(row)
+            took = clock() - begun if len(rows) >= LEAST_POINTS else 0.0
+    ratios = {active: np.stack([row[active] for row in rows]) for active in chosen}
+    found = np.stack(duals)
+    summary = summarize(found, ratios, confidence, seed)
     tell(1.0)
-    return SmoothnessEstimate(layers, smooth, generalized, intervals, ratios, duals, confidence)
+    return SmoothnessEstimate(layers, *summary, ratios, found, confidence, adamw)
 
 
 def summarize(
     duals: FloatArray, ratios: Mapping[ActiveSet, FloatArray], confidence: float, seed: int
 ) -> tuple[Smoothness, Smoothness, Intervals]:
-    """Envelopes of all points, and of resampled ones; the first row counts every point once."""
-    n, b = duals.shape
-    rng = np.random.default_rng(seed)
-    drawn = rng.multinomial(n, np.full(n, 1.0 / n), size=_RESAMPLES)
-    counts = np.concatenate([np.ones((1, n), dtype=np.int64), drawn])
-    raw = {s: np.zeros((3, len(counts), b)) for s in ratios}
-    for active, values in ratios.items():
-        for i in active:
-            seen = np.isfinite(values[:, i])
-            if seen.any():
-                r, d, c = values[seen, i], duals[seen, i], counts[:, seen]
-                raw[active][0, :, i] = np.where(c > 0, r, 0.0).max(axis=1)
-                raw[active][1:, :, i] = upper_envelopes(d, r, c)
-    found = {s: np.zeros_like(table) for s, table in raw.items()}
-    for active in raw:
-        for smaller, table in raw.items():
-            if set(smaller) <= set(active):
-                np.maximum(found[active], table, out=found[active])
-    best = [{s: table[k, 0] for s, table in found.items()} for k in range(3)]
-    ends = [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0]
+    """Constants of all points and their intervals: of the measured sets, and of all suffixes."""
+    points, b = duals.shape
+    smooth = smooth_draws(ratios, b, _RESAMPLES, seed)
+    l0, l1 = envelope_draws(duals, ratios, _RESAMPLES, seed)
+    best = [{s: table[0] for s, table in draws.items()} for draws in (smooth, l0, l1)]
     intervals = Intervals(
-        *({s: np.quantile(t[k, 1:], ends, axis=0).T for s, t in found.items()} for k in range(3))
+        *(
+            {s: ends(table, points, confidence) for s, table in draws.items()}
+            for draws in (smooth, l0, l1)
+        )
     )
     return Smoothness(best[0]), Smoothness(best[1], best[2]), intervals
 
 
 def _chosen(sets: Iterable[ActiveSet] | None, b: int) -> list[ActiveSet]:
     if sets is None:
-        return [tuple(range(s, b)) for s in range(b)]
+        return [tuple(range(s, b)) for s in bisected(b)]
     found = list(dict.fromkeys(active_set("sets", each, b) for each in sets))
     if not found:
         raise ValueError("sets must not be empty, got none; leave it out for the progressive ones")
     return found
 
 
-def _check(points: int, budget: float, confidence: float) -> None:
-    if isinstance(points, bool) or not isinstance(points, int) or points < 1:
-        raise ValueError(f"points must be a whole number of at least 1, got {points!r}; give 12")
-    if not isinstance(budget, int | float) or not 0 < budget < math.inf:
-        raise ValueError(f"budget must be a positive number of seconds, got {budget!r}; give 30.0")
-    if not isinstance(confidence, int | float) or not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence!r}; give 0.9")
+def _share(visited: int, points: int) -> float:
+    """Of the time that is left, what the next point may take before it leaves out sets."""
+    needed = min(points, LEAST_POINTS) - visited
+    if visited == 0 and points > 1:
+        return _FIRST
+    return 1.0 / needed if needed > 0 else math.inf
+
+
+def _on_adamw(optimizer: DropMuon) -> tuple[str, ...]:
+    marked = (any(isinstance(s.norm, norms.AdamW) for s in x) for x in optimizer._roster.layers)
+    return tuple(name for name, is_on in zip(optimizer.layers, marked, strict=True) if is_on)

@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from dropmuon.checks import check_count
+from dropmuon.planning.checks import check_confidence
 from dropmuon.planning.costs import MeasuredCosts
 from dropmuon.planning.smoothness import SmoothnessEstimate, summarize
 from dropmuon.theory import StepCosts
+from dropmuon.theory.distributions import active_set
+from dropmuon.theory.partitions import Regime, check_regime
 
-__all__ = ["read", "write"]
+__all__ = ["Settings", "read", "write"]
 
-_FORMAT = 1
+_FORMAT = 3
+"""Format 2 had no resampled costs; format 1 neither seed nor regime nor the layers on AdamW."""
+
+_DAMAGE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
+"""What reading a damaged file may raise."""
+
+
+class Settings(NamedTuple):
+    """What a plan follows from beside the measurements."""
+
+    updates_per_batch: int
+    seed: int
+    regime: Regime
 
 
 def write(
-    path: Path, costs: MeasuredCosts, estimate: SmoothnessEstimate, updates_per_batch: int
+    path: Path, costs: MeasuredCosts, estimate: SmoothnessEstimate, settings: Settings
 ) -> None:
     """Write all that a plan follows from. The file is replaced as a whole or not at all."""
     content = {
         "format": _FORMAT,
         "layers": list(costs.layers),
-        "updates_per_batch": updates_per_batch,
+        "updates_per_batch": settings.updates_per_batch,
+        "seed": settings.seed,
+        "regime": settings.regime,
         "costs": {
             "seconds": _parts(costs.seconds),
             "operations": _parts(costs.operations),
@@ -35,11 +54,13 @@ def write(
             "operations_by_cutoff": _listed(costs.operations_by_cutoff),
             "rounds": costs.rounds,
             "fit_error": costs.fit_error,
+            "resampled": [_parts(each) for each in costs.resampled],
         },
         "smoothness": {
             "ratios": [[list(s), _listed(table)] for s, table in estimate.ratios.items()],
             "duals": _listed(estimate.duals),
             "confidence": estimate.confidence,
+            "adamw": list(estimate.adamw),
         },
     }
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=path.name)
@@ -53,32 +74,64 @@ def write(
         raise
 
 
-def read(path: Path) -> tuple[MeasuredCosts, SmoothnessEstimate, int]:
+def read(path: Path) -> tuple[MeasuredCosts, SmoothnessEstimate, Settings]:
     """Read what `write` wrote."""
+    text = path.read_bytes()
     try:
-        content = json.loads(path.read_text())
-        if content["format"] > _FORMAT:
-            raise ValueError(f"path {path} has format {content['format']}; upgrade dropmuon")
-        layers, costs = tuple(content["layers"]), content["costs"]
-        measured = MeasuredCosts(
-            layers,
-            StepCosts(**costs["seconds"]),
-            StepCosts(**costs["operations"]),
-            _array(costs["seconds_by_cutoff"]),
-            _array(costs["operations_by_cutoff"]),
-            costs["rounds"],
-            costs["fit_error"],
-        )
-        found = content["smoothness"]
-        ratios = {tuple(s): _array(table) for s, table in found["ratios"]}
-        duals, confidence = _array(found["duals"]), found["confidence"]
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(
-            f"path {path} is not a plan that was saved by dropmuon: {error}"
-        ) from error
-    smooth, generalized, intervals = summarize(duals, ratios, confidence, seed=0)
-    estimate = SmoothnessEstimate(layers, smooth, generalized, intervals, ratios, duals, confidence)
-    return measured, estimate, content["updates_per_batch"]
+        return _parsed(json.loads(text))
+    except _DAMAGE as error:
+        what = error if isinstance(error, ValueError) else f"{type(error).__name__} {error}"
+        raise ValueError(f"path {path} is not a plan that was saved by dropmuon: {what}") from error
+
+
+def _parsed(content: Any) -> tuple[MeasuredCosts, SmoothnessEstimate, Settings]:
+    known = type(content["format"]) is int and 1 <= content["format"] <= _FORMAT
+    _need(known, f"format is {content['format']!r}, known are 1 to {_FORMAT}")
+    layers = _names(content, "layers")
+    settings = Settings(
+        content["updates_per_batch"], content.get("seed", 0), content.get("regime", "smooth")
+    )
+    check_count("updates_per_batch", settings.updates_per_batch)
+    _need(type(settings.seed) is int and settings.seed >= 0, f"seed is {settings.seed!r}")
+    check_regime(settings.regime)
+    costs = _costs(layers, content["costs"])
+    return costs, _estimate(layers, content["smoothness"], settings.seed), settings
+
+
+def _costs(layers: tuple[str, ...], found: Any) -> MeasuredCosts:
+    b = len(layers)
+    seconds, operations = StepCosts(**found["seconds"]), StepCosts(**found["operations"])
+    resampled = tuple(StepCosts(**each) for each in found.get("resampled", ()))
+    for each in (seconds, operations, *resampled):
+        _need(each.num_layers == b, f"costs are of {each.num_layers} layers, named are {b}")
+    rounds, error = found["rounds"], found["fit_error"]
+    _need(type(rounds) is int and rounds >= 0, f"rounds is {rounds!r}")
+    _need(type(error) in (int, float) and 0 <= error < math.inf, f"fit_error is {error!r}")
+    return MeasuredCosts(
+        layers,
+        seconds,
+        operations,
+        _array(found, "seconds_by_cutoff", (b,)),
+        _array(found, "operations_by_cutoff", (b,)),
+        rounds,
+        error,
+        resampled,
+    )
+
+
+def _estimate(layers: tuple[str, ...], found: Any, seed: int) -> SmoothnessEstimate:
+    b, points = len(layers), len(found["duals"])
+    duals = _array(found, "duals", (points, b))
+    _need(points > 0 and bool(np.isfinite(duals).all()), "duals are missing")
+    ratios = {}
+    for members, table in found["ratios"]:
+        active = active_set("ratios", members, b)
+        ratios[active] = _array({"ratios": table}, "ratios", (points, b))
+    _need(tuple(range(b)) in ratios, "ratios are missing for all layers together")
+    confidence, adamw = found["confidence"], _names({"adamw": found.get("adamw", [])}, "adamw")
+    check_confidence(confidence)
+    summary = summarize(duals, ratios, confidence, seed)
+    return SmoothnessEstimate(layers, *summary, ratios, duals, confidence, adamw)
 
 
 def _parts(costs: StepCosts) -> dict[str, Any]:
@@ -98,5 +151,21 @@ def _listed(values: npt.NDArray[np.float64]) -> Any:
     return plain.tolist()
 
 
-def _array(values: Any) -> npt.NDArray[np.float64]:
-    return np.array(values, dtype=np.float64)
+def _array(found: Any, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Numbers of at least 0, with NaN for None."""
+    values = np.array(found[name], dtype=np.float64)
+    _need(values.shape == shape, f"{name} has shape {values.shape}, not {shape}")
+    _need(not ((values < 0) | np.isinf(values)).any(), f"{name} has numbers below 0 or infinite")
+    return values
+
+
+def _names(found: Any, name: str) -> tuple[str, ...]:
+    values = found[name]
+    is_list = isinstance(values, list) and all(isinstance(each, str) for each in values)
+    _need(is_list, f"{name} must be a list of names, got {values!r}")
+    return tuple(values)
+
+
+def _need(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise ValueError(otherwise)

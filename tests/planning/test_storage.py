@@ -1,0 +1,103 @@
+"""A plan on disk: read as it was written, or refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import made_up, random_plan
+
+from dropmuon.planning import Plan
+
+
+@pytest.mark.parametrize("regime", ["smooth", "1/eps", "1/eps^2"])
+def test_a_loaded_plan_prints_and_predicts_the_same(tmp_path: Path, regime: Any) -> None:
+    found = random_plan([f"layer{i}" for i in range(4)], 2, regime=regime, seed=7)
+    found.save(tmp_path / "plan.json")
+    loaded = Plan.load(tmp_path / "plan.json")
+    assert str(loaded) == str(found)
+    assert loaded.options == found.options
+    assert (loaded.regime, loaded.seed) == (regime, 7)
+
+
+def test_a_plan_of_the_first_format_is_read_as_smooth(tmp_path: Path) -> None:
+    found = made_up(full=[1.0, 3.0], alone=[0.5, 1.0])
+    found.save(tmp_path / "plan.json")
+    content = json.loads((tmp_path / "plan.json").read_text())
+    content["format"] = 1
+    del content["seed"], content["regime"], content["smoothness"]["adamw"]
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    assert str(Plan.load(tmp_path / "plan.json")) == str(found)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"format": 1}', '{"format": 99}', "[1]"])
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"path .*plan.json"):
+        Plan.load(path)
+
+
+def test_a_plan_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    found = made_up(full=[1.0, 3.0], alone=[0.5, 1.0])
+    path = tmp_path / "plan.json"
+    found.save(path)
+    old = path.read_text()
+    broken = Plan(found.costs, found.smoothness, found.options, object())  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        broken.save(path)
+    assert path.read_text() == old
+    assert json.loads(old)["layers"] == ["layer0", "layer1"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def spoiled(path: Path, spoil: Callable[[Any], object]) -> Path:
+    made_up(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0]).save(path)
+    content = json.loads(path.read_text())
+    spoil(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
+DAMAGE: dict[str, Callable[[Any], object]] = {
+    "format below": lambda c: c.update(format=0),
+    "format of a fraction": lambda c: c.update(format=1.5),
+    "format as text": lambda c: c.update(format="3"),
+    "layers as text": lambda c: c.update(layers="abc"),
+    "layers missing": lambda c: c.update(layers=["a"]),
+    "updates": lambda c: c.update(updates_per_batch=0),
+    "seed": lambda c: c.update(seed="x"),
+    "regime": lambda c: c.update(regime="fast"),
+    "rounds": lambda c: c["costs"].update(rounds="a"),
+    "fit error": lambda c: c["costs"].update(fit_error=-1.0),
+    "seconds": lambda c: c["costs"].update(seconds=[1]),
+    "seconds below zero": lambda c: c["costs"]["seconds"].update(overhead=-1.0),
+    "cutoffs": lambda c: c["costs"].update(seconds_by_cutoff=[1.0]),
+    "resampled": lambda c: c["costs"].update(resampled=[3]),
+    "no ratios": lambda c: c["smoothness"].update(ratios=[]),
+    "ratios of unknown layers": lambda c: c["smoothness"]["ratios"][0].__setitem__(0, [0, 9]),
+    "ratios below zero": lambda c: c["smoothness"]["ratios"][0][1][0].__setitem__(0, -1.0),
+    "ratios of few points": lambda c: c["smoothness"]["ratios"][0][1].pop(),
+    "no points": lambda c: c["smoothness"].update(duals=[]),
+    "duals": lambda c: c["smoothness"].update(duals=[[1.0]]),
+    "confidence": lambda c: c["smoothness"].update(confidence=2),
+    "adamw": lambda c: c["smoothness"].update(adamw=3),
+}
+
+
+@pytest.mark.parametrize("spoil", DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_plan_is_refused_in_one_way(tmp_path: Path, spoil: Any) -> None:
+    path = spoiled(tmp_path / "plan.json", spoil)
+    with pytest.raises(ValueError, match=r"plan.json is not a plan that was saved by dropmuon: \w"):
+        Plan.load(path)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"[" * 100_000])
+def test_a_file_that_is_no_json_is_refused_in_the_same_way(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is not a plan"):
+        Plan.load(path)
