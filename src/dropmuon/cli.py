@@ -7,11 +7,14 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from typing import NoReturn
 
 from dropmuon.commands import comparing, data, planning, reporting, sweeping
 from dropmuon.version import __version__
 
 __all__ = ["main"]
+
+_WRONG = "dropmuon: error:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,15 +28,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
-        print(f"dropmuon: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{_WRONG} {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("dropmuon: stopped", file=sys.stderr)
         return 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as all of dropmuon does."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with exit code 2."""
+        self.exit(2, f"{_WRONG} {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="dropmuon", description="Update fewer layers.")
+    parser = _Parser(prog="dropmuon", description="Update fewer layers.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="command")
     for command in (comparing, reporting, sweeping, planning, data):

@@ -127,8 +127,50 @@ def test_evaluations_after_the_last_kept_state_are_made_anew(
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         compare(tiny(), out, watcher=StopAfter(9))
-    (out / "checkpoints" / "muon-seed0.pt").unlink()
+    (out / "checkpoints" / "0-seed0.pt").unlink()
     assert timeless(compare(tiny(), out, resume=True)) == timeless(unbroken)
+
+
+@pytest.mark.parametrize("content", [b"", b"no state"])
+def test_a_damaged_state_is_named_with_the_remedy(tmp_path: Path, content: bytes) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        compare(tiny(), out, watcher=StopAfter(9))
+    (out / "checkpoints" / "0-seed0.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"0-seed0.pt is damaged .*; remove it"):
+        compare(tiny(), out, resume=True)
+
+
+def test_every_kind_of_trial_goes_on_where_it_was(tmp_path: Path) -> None:
+    options: dict[str, dict[str, object]] = {
+        "a:b": {"base": "sgd"},
+        "a-b": {"base": "drop-muon:uniform", "updates_per_batch": 2},
+        "a/b": {"base": "drop-muon:random-subset", "resample_every": 2},
+        "x" * 300: {"base": "drop-muon:nice-2", "policy": "scion"},
+    }
+    config = tiny(
+        dataset="fashion-mini",
+        model="cnn",
+        channels=(2, 3),
+        batch_norm=True,
+        augment=True,
+        batch_size=3000,
+        epochs=1,
+        seeds=(0,),
+        evaluations_per_epoch=3,
+        methods=tuple(options),
+        options=options,
+    )
+    unbroken = compare(config, tmp_path / "unbroken")
+    with pytest.raises(KeyboardInterrupt):
+        compare(config, tmp_path / "broken", watcher=StopAfter(9))
+    assert timeless(compare(config, tmp_path / "broken", resume=True)) == timeless(unbroken)
+
+
+def test_settings_are_those_that_a_method_heeds(unbroken: RunDirectory) -> None:
+    found = {name: each["settings"] for name, each in unbroken.methods.items()}
+    assert found["adamw"] == {"lr": 0.001}
+    assert found["muon"] == {"lr": 0.05, "momentum": 0.5, "policy": "spectral"}
 
 
 def test_a_finished_run_is_resumed_without_a_step(unbroken: RunDirectory) -> None:

@@ -26,7 +26,7 @@ def test_tensorboard_keeps_a_run_per_method_and_seed(tmp_path: Path) -> None:
             logger.evaluated(evaluation(step, seed))
     logger.end()
     for seed in (0, 1):
-        found = EventAccumulator(str(tmp_path / "tensorboard/drop-muon-uniform" / f"seed{seed}"))
+        found = EventAccumulator(str(tmp_path / "tensorboard/drop-muon%3Auniform" / f"seed{seed}"))
         found.Reload()
         accuracies = found.Scalars("test/accuracy")
         assert [(each.step, each.value) for each in accuracies] == [(s, 0.125) for s in (0, 10, 20)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -82,51 +83,58 @@ def _compare(options: argparse.Namespace) -> int:
     names = ("dataset", "model", "channels", "batch_norm", "augment", "context", "title")
     settings |= _given(options, names) | _shared(options, settings)
     config = config_room.Config.of(settings)
-    return _run(config, options.out or _default_out(config.dataset), options)
+    out = options.out or _default_out(config.dataset)
+    return _run(config, out, options, resume=options.resume)
 
 
 def _reproduce(options: argparse.Namespace) -> int:
     experiments = needed("dropmuon.lab.experiments", "lab")
-    chosen = [options.experiment]
-    if options.experiment == "all":
-        chosen = list(experiments.EXPERIMENTS)
+    everything = options.experiment == "all"
+    chosen = list(experiments.EXPERIMENTS) if everything else [options.experiment]
     for name in chosen:
         plain = experiments.experiment(name, options.scale)
         settings = plain.to_json()
         config = type(plain).of(settings | _shared(options, settings))
-        out = options.out or Path("runs") / f"paper-{name}"
-        code = _run(config, out / name if len(chosen) > 1 else out, options)
+        out = Path("runs") / "paper" / name
+        if options.out is not None:
+            out = options.out / name if everything else options.out
+        begun = (out / "config.json").exists()
+        code = _run(config, out, options, resume=options.resume and (begun or not everything))
         if code:
             return code
     return 0
 
 
-def _run(config: Any, out: Path, options: argparse.Namespace) -> int:
+def _run(config: Any, out: Path, options: argparse.Namespace, *, resume: bool) -> int:
     """Run a comparison with whoever watches, then close it with tables, figures and a report."""
     compare = needed("dropmuon.lab.compare", "lab")
     closing = needed("dropmuon.lab.closing", "lab")
-    watching = needed("dropmuon.lab.watching", "lab")
-    loggers = needed("dropmuon.lab.loggers", "lab")
-    progress = needed("dropmuon.lab.progress", "lab")
-    console = needed("rich.console", "lab").Console(stderr=True)
-    watchers = [loggers.logger_named(name, out) for name in options.logger]
-    if console.is_terminal:
-        watchers.append(progress.Display(console))
-    code = 0
-    needed("dropmuon.lab.memory", "lab").keep_freed_memory()
+    records = needed("dropmuon.lab.records", "lab")
     try:
-        run = compare.compare(
-            config, out, resume=options.resume, watcher=watching.Watchers(watchers)
-        )
+        compare.compare(config, out, resume=resume, watcher=_watchers(out, options.logger))
+        code = 0
     except KeyboardInterrupt:
-        run = needed("dropmuon.lab.records", "lab").RunDirectory(out)
+        if not (out / "config.json").exists():
+            raise
         print(
             f"dropmuon: stopped; go on with: dropmuon compare --resume --out {out}", file=sys.stderr
         )
         code = _INTERRUPTED
+    run = records.RunDirectory(out)
     if run.evaluations():
         closing.close(run, terminal=sys.stdout.isatty())
     return code
+
+
+def _watchers(out: Path, names: list[str]) -> Any:
+    """The loggers that were asked for, and a display where a person looks on."""
+    loggers = needed("dropmuon.lab.loggers", "lab")
+    progress = needed("dropmuon.lab.progress", "lab")
+    console = needed("rich.console", "lab").Console(stderr=True)
+    watchers = [loggers.logger_named(name, out) for name in names]
+    if console.is_terminal:
+        watchers.append(progress.Display(console))
+    return needed("dropmuon.lab.watching", "lab").Watchers(watchers)
 
 
 def _shared(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
@@ -174,11 +182,21 @@ def _seeds(text: str) -> int | list[int]:
 
 
 def _whole_numbers(text: str) -> list[int]:
-    return [int(part) for part in _names(text)]
+    return [int(each) for each in _parsed(text, int, "whole numbers such as 1,2,3")]
 
 
 def _numbers(text: str) -> list[float]:
-    return [float(part) for part in _names(text)]
+    return [float(each) for each in _parsed(text, float, "numbers such as 60,70.5")]
+
+
+def _parsed(text: str, kind: Callable[[str], Any], wanted: str) -> list[Any]:
+    try:
+        found = [kind(part) for part in _names(text)]
+    except ValueError:
+        found = []
+    if not found:
+        raise argparse.ArgumentTypeError(f"must be {wanted}, got {text!r}")
+    return found
 
 
 def _number(text: str, argument: str) -> float:

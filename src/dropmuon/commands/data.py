@@ -40,7 +40,10 @@ def _list(options: argparse.Namespace) -> int:
 def _fetch(options: argparse.Namespace) -> int:
     data = needed("dropmuon.lab.data", "lab")
     for name in options.names:
-        print(data.fetch(name, show_progress=sys.stderr.isatty()))
+        found = data.fetch(name, show_progress=sys.stderr.isatty())
+        place = "comes with a package" if found.directory is None else f"is in {found.directory}"
+        news = f" ({len(found.files)} files from {', '.join(found.sources)})" if found.files else ""
+        print(f"{name} {place}{news}")
     return 0
 
 

@@ -28,7 +28,6 @@ def add(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     sweep = needed("dropmuon.lab.sweeping", "lab")
-    needed("dropmuon.lab.memory", "lab").keep_freed_memory()
     out = options.out or Path("runs") / options.grid.stem
     summary = sweep.run_sweep(
         options.grid, out, storage=options.storage, max_cells=options.max_cells, on_event=_say

@@ -6,37 +6,35 @@ all of them. Everything that is found is on disk as soon as it is found.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
-from collections.abc import Iterator, Sequence
+import pickle
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dropmuon.lab import data, environment
 from dropmuon.lab.config import Config
-from dropmuon.lab.files import write_bytes, write_text
+from dropmuon.lab.describing import describe
+from dropmuon.lab.files import write_bytes
 from dropmuon.lab.locking import alone
-from dropmuon.lab.models import item_of
+from dropmuon.lab.memory import keep_freed_memory
+from dropmuon.lab.meter import Counts
+from dropmuon.lab.planned import planned_sampler
 from dropmuon.lab.records import RunDirectory
 from dropmuon.lab.trial import Trial, initial_model, steps_per_epoch
 from dropmuon.lab.watching import Watcher
-from dropmuon.optimizer import DropMuon
-from dropmuon.planning import Plan, plan
 from dropmuon.samplers import Full, Sampler
 
-__all__ = ["compare", "prepare"]
+__all__ = ["compare"]
 
 _SLICES = 8
 """Turns that each method gets between two evaluations."""
-
-_PROGRESSES = [step / 20 for step in range(21)]
-_PLANNING_BATCHES = 8
 
 
 def compare(
@@ -45,47 +43,65 @@ def compare(
     """Run a comparison into a directory; interrupted, it can be resumed from there.
 
     Raises KeyboardInterrupt on Ctrl-C, with all evaluations so far and the state of every trial at
-    its last evaluation on disk.
+    its last evaluation on disk. Nothing is written before all that can be refused was refused.
     """
-    watcher = watcher or Watcher()
-    found = data.load(config.dataset, device=config.device, context=config.context)
+    watcher, run = watcher or Watcher(), RunDirectory(out)
+    _check_place(run, config, resume)
+    watcher.prepare(f"loading {config.dataset}")
+    shows = sys.stderr.isatty()
+    found = data.load(
+        config.dataset, device=config.device, context=config.context, show_progress=shows
+    )
     if config.batch_size > len(found.train):
         raise ValueError(
             f"batch_size must be at most the {len(found.train)} training examples of "
             f"{config.dataset}, got {config.batch_size}; lower it"
         )
     _check_methods(config, found)
-    run = prepare(config, out, resume=resume)
-    with alone(run.path) as is_alone, _threads(config.threads):
+    out.mkdir(parents=True, exist_ok=True)
+    with alone(out) as is_alone, _threads(config.threads), _room(out):
         if not is_alone:
             raise ValueError(f"out {out} is in use by another process; wait for it, or end it")
-        planned = _planned(config, found, run)
-        watcher.begin(config, config.epochs * steps_per_epoch(config, len(found.train)))
-        for evaluation in run.evaluations():
-            watcher.evaluated(evaluation)
-        try:
-            for seed in config.seeds:
-                _run_seed(config, found, run, seed, planned, watcher)
-        finally:
-            watcher.end()
+        _check_place(run, config, resume)
+        _begin(run, config)
+        _train(run, config, found, watcher)
     return run
 
 
-def prepare(config: Config, out: Path, *, resume: bool = False) -> RunDirectory:
-    """Make the run's directory, or check that the one to resume is of this very comparison."""
-    run = RunDirectory(out)
+def _check_place(run: RunDirectory, config: Config, resume: bool) -> None:
+    """Refuse a directory that is not this comparison's to write."""
     if resume:
         _check_same(run.config, config.to_json())
-        return run
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif run.path.exists() and not run.path.is_dir():
+        raise ValueError(f"out {run.path} is a file; choose a directory")
+    elif run.path.exists() and any(each.name != ".lock" for each in run.path.iterdir()):
         raise ValueError(
-            f"out {out} exists and is not empty; add --resume to go on with it, or choose another"
+            f"out {run.path} exists and is not empty; add --resume to go on with it, or choose "
+            "another"
         )
-    out.mkdir(parents=True, exist_ok=True)
+
+
+def _begin(run: RunDirectory, config: Config) -> None:
+    """Set the process up for even times, and write what is run, and where, once."""
+    kept = keep_freed_memory()
     run.checkpoints.mkdir(exist_ok=True)
-    run.write("environment.json", environment.describe(config.device))
-    run.write("config.json", config.to_json())
-    return run
+    if not (run.path / "config.json").exists():
+        run.write("environment.json", environment.describe(config.device, memory_kept=kept))
+        run.write("config.json", config.to_json())
+
+
+def _train(run: RunDirectory, config: Config, found: data.Data, watcher: Watcher) -> None:
+    """Take every seed to its end, from wherever the run is."""
+    planned = planned_sampler(config, found, run, watcher)
+    known: dict[str, Counts] = {name: {} for name in config.methods}
+    watcher.begin(config, config.epochs * steps_per_epoch(config, len(found.train)))
+    try:
+        for evaluation in run.evaluations():
+            watcher.evaluated(evaluation)
+        for seed in config.seeds:
+            _run_seed(config, found, run, seed, planned, known, watcher)
+    finally:
+        watcher.end()
 
 
 def _check_methods(config: Config, found: data.Data) -> None:
@@ -101,6 +117,7 @@ def _run_seed(
     run: RunDirectory,
     seed: int,
     planned: Sampler | None,
+    known: Mapping[str, Counts],
     watcher: Watcher,
 ) -> None:
     """Take all methods through one seed, from evaluation to evaluation."""
@@ -108,10 +125,13 @@ def _run_seed(
         return
     initial = initial_model(config, found, seed)
     trials = [
-        Trial(config, config.method(name), seed, found, initial, planned) for name in config.methods
+        Trial(config, config.method(name), seed, found, initial, planned, known[name])
+        for name in config.methods
     ]
-    _describe(run, trials)
+    describe(run, trials)
     _restore(run, trials)
+    for trial in trials:
+        trial.warm_up()
     for turn, stop in enumerate(_evaluation_steps(config, trials[0])):
         behind = [trial for trial in trials if trial.looked_at < stop]
         _advance(_rotated(behind, turn), stop, watcher)
@@ -153,13 +173,23 @@ def _restore(run: RunDirectory, trials: Sequence[Trial]) -> None:
     for trial in trials:
         path = _checkpoint(run, trial)
         if path.exists():
-            trial.restore(torch.load(path, map_location="cpu", weights_only=True))
+            trial.restore(_loaded(path))
     reached = {trial.method.name: trial.looked_at for trial in trials}
     run.rewrite(
         each
         for each in run.evaluations()
         if each.seed != trials[0].seed or each.step <= reached[each.method]
     )
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        raise ValueError(
+            f"{path} is damaged and cannot be gone on from; remove it, and that trial starts anew"
+        ) from error
+    return state
 
 
 def _evaluation_steps(config: Config, trial: Trial) -> list[int]:
@@ -175,67 +205,7 @@ def _rotated(trials: Sequence[Trial], turn: int) -> list[Trial]:
 
 
 def _checkpoint(run: RunDirectory, trial: Trial) -> Path:
-    name = trial.method.name.replace(":", "-").replace("/", "-")
-    return run.checkpoints / f"{name}-seed{trial.seed}.pt"
-
-
-def _describe(run: RunDirectory, trials: Sequence[Trial]) -> None:
-    """Write layers and sampling distributions, once."""
-    if (run.path / "methods.json").exists():
-        return
-    run.write("methods.json", {trial.method.name: _description(trial) for trial in trials})
-
-
-def _description(trial: Trial) -> dict[str, Any]:
-    optimizer = trial.optimizer
-    if not isinstance(optimizer, DropMuon):
-        settings = {k: v for k, v in optimizer.defaults.items() if k in {"lr", "momentum", "betas"}}
-        text = f"{type(optimizer).__name__}({settings})"
-        return {
-            "layers": [],
-            "optimizer": text,
-            "sampler": None,
-            "progress": [],
-            "cutoff": [],
-            "moves": [],
-        }
-    b = len(optimizer.layers)
-    marginals = [optimizer.sampler.marginals(b, progress) for progress in _PROGRESSES]
-    return {
-        "layers": list(optimizer.layers),
-        "optimizer": str(optimizer),
-        "sampler": repr(optimizer.sampler),
-        "progress": _PROGRESSES,
-        "cutoff": [np.diff(F, prepend=0.0).clip(0.0).tolist() for F, _ in marginals],
-        "moves": [Q.tolist() for _, Q in marginals],
-    }
-
-
-def _planned(config: Config, found: data.Data, run: RunDirectory) -> Sampler | None:
-    """The planner's own answer for this model and data, made once per comparison."""
-    if not any(config.method(name).needs_plan for name in config.methods):
-        return None
-    path = run.path / "plan.json"
-    if not path.exists():
-        size = min(config.batch_size, len(found.train) // _PLANNING_BATCHES)
-        parts = torch.arange(size * _PLANNING_BATCHES, device=config.device).split(size)
-        made = plan(
-            initial_model(config, found, config.seeds[0]),
-            _loss,
-            [found.train.batch(part) for part in parts],
-            budget=config.plan_budget,
-            lr=config.lr,
-            momentum=config.momentum,
-            policy=config.policy,
-            by=item_of,
-        )
-        made.save(path)
-        write_text(run.path / "plan.txt", f"{made}\n")
-    return Plan.load(path).sampler
-
-
-def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1])
+    return run.checkpoints / f"{trial.key}.pt"
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -247,6 +217,19 @@ def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
                 f"{key} must be what the run began with to resume it, {old.get(key)!r}, "
                 f"got {plain.get(key)!r}; leave it out, or choose another --out"
             )
+
+
+@contextmanager
+def _room(out: Path) -> Iterator[None]:
+    """Say what to do where the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            raise
+        raise OSError(
+            f"{error.strerror} for the run in {out}; make room, and go on with --resume"
+        ) from error
 
 
 @contextmanager

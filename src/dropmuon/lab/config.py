@@ -129,6 +129,9 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _check(config: Config) -> None:
+    for name in ("dataset", "model", "policy", "device", "title"):
+        if not isinstance(getattr(config, name), str):
+            raise ValueError(f"{name} must be a text, got {getattr(config, name)!r}; quote it")
     if config.dataset not in data.NAMES:
         raise unknown_name("dataset", str(config.dataset), data.NAMES)
     family = family_of(config.model)
@@ -171,7 +174,7 @@ def _check_numbers(config: Config) -> None:
 def _check_lists(config: Config) -> None:
     for width in config.channels:
         check_count("channels", width)
-    if not config.seeds or any(not isinstance(s, int) or s < 0 for s in config.seeds):
+    if not config.seeds or not all(map(_is_seed, config.seeds)):
         raise ValueError(f"seeds must be whole numbers from 0, got {config.seeds}; give 3 or 0,1,2")
     for target in config.targets:
         if not _is_number(target) or not 0 < target <= 100:
@@ -198,6 +201,10 @@ def _fitting(kind: str) -> str:
     if kind == "images":
         return "model cnn, mlp or resnet18, or dataset shakespeare"
     return "model gpt, or a data set of images"
+
+
+def _is_seed(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def _is_number(value: object) -> bool:

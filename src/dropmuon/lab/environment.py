@@ -18,7 +18,7 @@ from dropmuon.version import __version__
 __all__ = ["describe"]
 
 
-def describe(device: str) -> dict[str, Any]:
+def describe(device: str, *, memory_kept: bool = False) -> dict[str, Any]:
     """What a reader needs to judge times by, as plain values."""
     return {
         "dropmuon": __version__,
@@ -30,6 +30,7 @@ def describe(device: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": _device_name(device),
+        "freed_memory": "kept" if memory_kept else "as the system does",
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["dropmuon", *sys.argv[1:]]),

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from dropmuon.errors import unknown_name
 from dropmuon.lab.config import Config
@@ -103,7 +104,7 @@ class _TensorBoard(_PerTrial):
 
     def _start(self, method: str, seed: int) -> Any:
         return self._library.SummaryWriter(
-            str(self._out / "tensorboard" / method.replace(":", "-") / f"seed{seed}")
+            str(self._out / "tensorboard" / quote(method, safe="") / f"seed{seed}")
         )
 
     def _log(self, run: Any, scalars: dict[str, float], step: int) -> None:

@@ -83,6 +83,14 @@ class Method:
         """The learning rate: its own, the usual one of a method unlike Muon, or the shared one."""
         return float(self.options.get("lr", _USUAL_LR.get(self.base, shared)))
 
+    def settings(self, setting: Setting) -> dict[str, Any]:
+        """What the method really runs with: its options, and the shared settings that it heeds."""
+        own = {key: value for key, value in self.options.items() if key != "base"}
+        heeded = {}
+        if self.base == "muon" or self.base.startswith("drop-muon:"):
+            heeded = {"momentum": setting.momentum, "policy": setting.policy}
+        return {"lr": self.lr(setting.lr), **heeded, **own}
+
     def optimizer(
         self, model: nn.Module, setting: Setting, planned: Sampler | None = None
     ) -> torch.optim.Optimizer:

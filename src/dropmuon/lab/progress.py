@@ -42,6 +42,9 @@ class Display(Watcher):
         self._began = 0.0
         self._before: int | None = None
 
+    def prepare(self, what: str) -> None:
+        self._console.print(Text(what, style="dim"))
+
     def begin(self, config: Config, total_steps: int) -> None:
         self._rows = {name: _Row(seed=config.seeds[0]) for name in config.methods}
         self._total, self._epochs, self._seeds = total_steps, config.epochs, len(config.seeds)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
-from dropmuon.lab.meter import Batch, Meter, train_step
+from dropmuon.lab.meter import Batch, Counts, Meter, train_step
 from dropmuon.lab.methods import Method, Setting
 from dropmuon.lab.models import build
 from dropmuon.lab.records import Evaluation, finite
@@ -29,7 +29,7 @@ from dropmuon.samplers import ActiveSet, Sampler
 
 __all__ = ["Trial", "initial_model", "steps_per_epoch"]
 
-_EVALUATION_BATCH = 1000
+_EVALUATION_BATCH, _EVALUATION_ANSWERS = 1000, 64_000
 _ORDER, _AUGMENTATION, _SUBSET = range(3)
 
 
@@ -40,7 +40,7 @@ def steps_per_epoch(config: Config, examples: int) -> int:
 
 def initial_model(config: Config, found: data.Data, seed: int) -> nn.Sequential:
     """The untrained model of a seed, the same for every method."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build(
             config.model, found.shape, found.num_classes, config.channels, config.batch_norm
@@ -59,8 +59,10 @@ class Trial:
         found: data.Data,
         initial: nn.Sequential,
         planned: Sampler | None = None,
+        known: Counts | None = None,
     ) -> None:
         self.method, self.seed = method, seed
+        self.key = f"{config.methods.index(method.name)}-seed{seed}"
         self._config, self._data = config, found
         self.epoch_steps = steps_per_epoch(config, len(found.train))
         self.total_steps = config.epochs * self.epoch_steps
@@ -71,7 +73,9 @@ class Trial:
             initial,
             lambda model: method.optimizer(model, setting, planned),
             method.updates_per_batch,
+            known,
         )
+        self.settings = method.settings(setting)
         self.step, self.seconds, self.operations = 0, 0.0, 0.0
         self.looked_at = -1
         self._order_epoch, self._order = -1, torch.empty(0)
@@ -82,10 +86,10 @@ class Trial:
         """Names of the layers that the method draws from; none for a method without."""
         return self.optimizer.layers if isinstance(self.optimizer, DropMuon) else ()
 
-    @property
-    def is_done(self) -> bool:
-        """Whether all epochs are over."""
-        return self.step >= self.total_steps
+    def warm_up(self) -> None:
+        """Let the meter's twin take the first steps: whole batches, and the last of an epoch."""
+        for step in sorted({0, self.epoch_steps - 1}):
+            self._meter.warm_up(self._batch(step))
 
     def advance(self, steps: int) -> None:
         """Take so many steps, on the clock; operations are counted after it has stopped."""
@@ -149,14 +153,17 @@ class Trial:
 
     def _batches(self, steps: int) -> Iterator[Batch]:
         for step in range(self.step, min(self.step + steps, self.total_steps)):
-            epoch, place = divmod(step, self.epoch_steps)
-            if epoch != self._order_epoch:
-                self._order_epoch, self._order = epoch, self._shuffled(epoch)
-            size = self._config.batch_size
-            inputs, targets = self._data.train.batch(self._order[place * size : (place + 1) * size])
-            if self._config.augment:
-                inputs = data.augment(inputs, _generator(self.seed, _AUGMENTATION, step))
-            yield inputs, targets
+            yield self._batch(step)
+
+    def _batch(self, step: int) -> Batch:
+        epoch, place = divmod(step, self.epoch_steps)
+        if epoch != self._order_epoch:
+            self._order_epoch, self._order = epoch, self._shuffled(epoch)
+        size = self._config.batch_size
+        inputs, targets = self._data.train.batch(self._order[place * size : (place + 1) * size])
+        if self._config.augment:
+            inputs = data.augment(inputs, _generator(self.seed, _AUGMENTATION, step))
+        return inputs, targets
 
     def _shuffled(self, epoch: int) -> Tensor:
         generator = _generator(self.seed, _ORDER, epoch)
@@ -177,8 +184,10 @@ class Trial:
         self.model.eval()
         right = torch.zeros((), device=examples.targets.device)
         loss = torch.zeros((), device=examples.targets.device)
-        for start in range(0, len(examples), _EVALUATION_BATCH):
-            chosen = slice(start, start + _EVALUATION_BATCH)
+        per_example = examples.targets[0].numel()
+        size = max(1, min(_EVALUATION_BATCH, _EVALUATION_ANSWERS // per_example))
+        for start in range(0, len(examples), size):
+            chosen = slice(start, start + size)
             answers, targets = self.model(examples.inputs[chosen]), examples.targets[chosen]
             right += (answers.argmax(1) == targets).sum()
             loss += F.cross_entropy(answers, targets, reduction="sum")
@@ -198,7 +207,7 @@ class Trial:
 
     def _synchronize(self) -> None:
         if torch.device(self._config.device).type != "cpu":
-            torch.accelerator.synchronize()
+            torch.accelerator.synchronize(torch.device(self._config.device))
 
 
 def _generator(*place: int) -> torch.Generator:

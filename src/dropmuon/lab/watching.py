@@ -13,6 +13,9 @@ __all__ = ["Watcher", "Watchers"]
 class Watcher:
     """Is told what happens; does nothing by itself."""
 
+    def prepare(self, what: str) -> None:
+        """Something that takes time is done before training: in a few words."""
+
     def begin(self, config: Config, total_steps: int) -> None:
         """Training is about to start; every trial takes so many steps."""
 
@@ -31,6 +34,10 @@ class Watchers(Watcher):
 
     def __init__(self, watchers: Sequence[Watcher]) -> None:
         self._watchers = tuple(watchers)
+
+    def prepare(self, what: str) -> None:
+        for each in self._watchers:
+            each.prepare(what)
 
     def begin(self, config: Config, total_steps: int) -> None:
         for each in self._watchers:

@@ -143,7 +143,7 @@ class SweepSpec:
                 options.setdefault(method, {})[key] = value
             elif axis == "options":
                 for method, own in value.items():
-                    options[method] = options.get(method, {}) | own
+                    options[method] = options.get(method, {}) | dict(own)
             else:
                 settings[axis] = value
         if "method" in values or "methods" in values:
@@ -165,6 +165,8 @@ def _axis(name: str, given: Any) -> Axis:
         return Range.of(name, given)
     if not isinstance(given, list | tuple) or not given:
         raise ValueError(f"axis {name!r} must be a list of values, got {given!r}; write [a, b, c]")
+    if name == "options" and not all(isinstance(each, Mapping) for each in given):
+        raise ValueError(f"axis 'options' must list options by method, got {given!r}")
     twice = next((v for k, v in enumerate(given) if v in given[:k]), None)
     if twice is not None:
         raise ValueError(f"axis {name!r} must have different values, got {twice!r} twice; drop one")
