@@ -30,20 +30,25 @@ def write_run(
     epochs: int = 10,
     stop: dict[tuple[str, int], int] | None = None,
     shift: float = 0.0,
+    first_seed: int = 0,
+    settings: dict[str, dict[str, Any]] | None = None,
     **config: Any,
 ) -> RunDirectory:
     """A comparison with two evaluations per epoch.
 
     stop says after how many evaluations a trial was interrupted, 0 being never begun; shift
-    moves every accuracy.
+    moves every accuracy; settings are what methods.json records as used, nothing by default.
     """
     path.mkdir(parents=True)
     run = RunDirectory(path)
-    run.write("config.json", _config(methods, seeds, epochs, config))
+    run.write(
+        "config.json", _config(methods, range(first_seed, first_seed + seeds), epochs, config)
+    )
     run.write("environment.json", _environment())
-    run.write("methods.json", {method: _method(method) for method in methods})
-    rng = np.random.default_rng(0)
-    for seed in range(seeds):
+    used = {method: {"settings": found} for method, found in (settings or {}).items()}
+    run.write("methods.json", {m: _method(m) | used.get(m, {}) for m in methods})
+    rng = np.random.default_rng(first_seed)
+    for seed in range(first_seed, first_seed + seeds):
         for method in methods:
             trial = _trial(method, seed, epochs, shift, rng)
             for evaluation in trial[: (stop or {}).get((method, seed), len(trial))]:
@@ -119,7 +124,7 @@ def _method(method: str) -> dict[str, Any]:
 
 
 def _config(
-    methods: tuple[str, ...], seeds: int, epochs: int, changes: dict[str, Any]
+    methods: tuple[str, ...], seeds: range, epochs: int, changes: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "format": 1,
@@ -129,7 +134,7 @@ def _config(
         "batch_norm": False,
         "batch_size": 512,
         "epochs": epochs,
-        "seeds": list(range(seeds)),
+        "seeds": list(seeds),
         "methods": list(methods),
         "options": {},
         "baseline": "muon" if "muon" in methods else methods[0],

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_runs import write_run
 
+from dropmuon.lab.records import RunDirectory
 from dropmuon.lab.reporting.budget import expected_best, groups
-from dropmuon.lab.reporting.sentences import overall, winner
+from dropmuon.lab.reporting.sentences import headings, overall, winner
 
 scores = st.lists(st.floats(0, 1) | st.just(-math.inf), min_size=1, max_size=7)
 
@@ -64,15 +67,102 @@ def test_other_data_models_or_lengths_are_other_tasks_and_options_other_configur
     options = {"drop-muon:uniform": {"lr": 0.01}}
     runs = [
         write_run(tmp_path / "a", seeds=1),
-        write_run(tmp_path / "b", seeds=1, options=options),
+        write_run(tmp_path / "b", seeds=1, first_seed=1, options=options),
         write_run(tmp_path / "c", seeds=1, dataset="mnist"),
         write_run(tmp_path / "d", seeds=1, epochs=4),
+        write_run(tmp_path / "e", seeds=1, threads=2),
+        write_run(tmp_path / "f", seeds=1, evaluations_per_epoch=4),
+        write_run(tmp_path / "g", seeds=1, train_examples=500),
     ]
     found = groups(runs)
-    assert [group.runs for group in found] == [("a", "b"), ("c",), ("d",)]
+    assert [group.runs for group in found] == [("a", "b"), *((name,) for name in "cdefg")]
+    assert headings(found)[1].startswith("mnist")
+    end = "evaluations per epoch 2 · threads default · train examples 10000"
+    assert headings(found)[0].endswith(end)
+    assert len(set(headings(found))) == len(found)
     tried = {tuned.method: tuned.tried for tuned in found[0].methods}
     assert (tried["muon"], tried["drop-muon:uniform"]) == (1, 2)
     assert {tuned.best.seeds for tuned in found[0].methods if tuned.method == "muon"} == {2}
+
+
+def test_configurations_are_what_a_method_used_and_not_what_others_shared(tmp_path):
+    runs = [
+        write_run(
+            tmp_path / f"lr-{lr}",
+            methods=("muon", "adamw"),
+            lr=lr,
+            shift=-lr,
+            settings={"muon": {"lr": lr, "momentum": 0.5}, "adamw": {"lr": 0.001}},
+        )
+        for lr in (0.1, 0.03, 0.01)
+    ]
+    (group,) = groups(runs)
+    muon, adamw = group.methods
+    assert (group.budget, muon.tried, adamw.tried) == (1, 3, 1)
+    assert muon.best.settings == {"lr": 0.01, "momentum": 0.5, "batch_size": 512}
+    assert adamw.best.settings == {"lr": 0.001, "batch_size": 512}
+    assert adamw.best.seeds == 3
+    assert adamw.best.runs == ("lr-0.1",)
+    assert group.varied == ("lr",)
+
+
+def test_other_batch_sizes_are_other_configurations_and_other_seeds_are_not(tmp_path):
+    options = {"methods": ("muon",), "seeds": 2, "settings": {"muon": {"lr": 0.1}}}
+    runs = [
+        write_run(tmp_path / "a", **options),
+        write_run(tmp_path / "b", first_seed=1, **options),
+        write_run(tmp_path / "c", batch_size=64, shift=-0.1, **options),
+    ]
+    (group,) = groups(runs)
+    (muon,) = group.methods
+    assert (muon.tried, group.varied) == (2, ("batch_size",))
+    assert (muon.best.seeds, muon.best.runs) == (3, ("a", "b"))
+
+
+def test_a_directory_that_is_given_twice_counts_once(tmp_path):
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", lr=0.2)]
+    again = [*runs, RunDirectory(tmp_path / "b" / ".." / "a")]
+    assert groups(again) == groups(runs)
+
+
+def paced(run: RunDirectory, **seconds: Callable[[int], float]) -> RunDirectory:
+    """The run with steps of so many seconds by method and seed, all equally good per epoch."""
+    run.rewrite(
+        replace(e, seconds=e.step * seconds[e.method](e.seed), test_accuracy=e.epoch / 10)
+        for e in run.evaluations()
+    )
+    return run
+
+
+@pytest.mark.parametrize(
+    ("muon", "adamw", "expected"),
+    [
+        (lambda _: 1.0, lambda _: 1.04, "muon and adamw reached 95 % test accuracy about equally"),
+        (lambda s: 1.0 + s, lambda s: 1.5 + s, "muon and adamw reached 95 % test accuracy about"),
+        (lambda _: 1.0, lambda _: 1.06, "muon was soonest at 95 % test accuracy: 6.3 min, adamw"),
+        (lambda s: 5.0 + s, lambda s: 2.0 + s, "adamw was soonest at 95 % test accuracy: 19.0 min"),
+    ],
+    ids=["within 5 %", "seeds overlap", "beyond 5 %", "seeds apart"],
+)
+def test_a_winner_is_named_only_where_seeds_tell_it_from_the_next(tmp_path, muon, adamw, expected):
+    run = paced(write_run(tmp_path / "a", methods=("muon", "adamw")), muon=muon, adamw=adamw)
+    (group,) = groups([run])
+    assert winner(group).startswith(expected)
+    clear = "no method clearly in 2" if "about" in expected else f"{expected.split()[0]} in 2"
+    assert overall([group, group]) == f"Soonest to target in 2 tasks: {clear}."
+
+
+def test_a_method_that_often_misses_is_not_called_soonest(tmp_path):
+    names = ("muon", "adamw")
+    runs = [
+        paced(write_run(tmp_path / "a", methods=names), muon=lambda _: 2.0, adamw=lambda _: 1.0),
+        write_run(tmp_path / "b", methods=("adamw",), lr=0.2, shift=-0.5),
+    ]
+    (group,) = groups(runs)
+    assert winner(group) == (
+        "muon was surest to reach 95 % test accuracy: 12.7 min, adamw took 6.3 min and missed it "
+        "in 50 % of draws (one configuration each)."
+    )
 
 
 def test_interrupted_trials_do_not_count(tmp_path):

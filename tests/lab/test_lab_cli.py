@@ -103,7 +103,9 @@ def test_reports_of_many_runs_become_one(here: Path, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     assert main(["report", "0.02", "0.1", "--out", "both.html"]) == 0
     assert capsys.readouterr().out == "both.html\n"
-    assert "budget" in (here / "both.html").read_text()
+    page = (here / "both.html").read_text()
+    assert "2 runs, 1 task" in page
+    assert "budget 2 configurations per method" in page
 
 
 def test_a_tiny_reproduction_says_its_scale(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropmuon.lab.metrics import finals, interval, normalized_curves, speedups, time_to_target
+from dropmuon.lab.averaging import normalized_curves
+from dropmuon.lab.bootstrap import interval
+from dropmuon.lab.metrics import finals, speedups, time_to_target
 from dropmuon.lab.records import Evaluation
 from dropmuon.lab.series import SPLITS, UNITS
 

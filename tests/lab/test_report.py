@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from PIL import Image
 from synthetic_runs import METHODS, write_run
 
 from dropmuon.lab import figures, results
+from dropmuon.lab.config import Config, read_settings
 from dropmuon.lab.records import RunDirectory
 from dropmuon.lab.reporting import write_report
 
@@ -78,8 +80,8 @@ def test_the_verdict_comes_first_and_charts_need_no_script(folder):
     without_scripts = text[: text.index("<script")]
     assert without_scripts.count("<polyline") > 50
     assert without_scripts.count('class="chart bars"') == 4
-    for method in METHODS:
-        assert method in text
+    legend = re.findall(r"</svg>([^<]+)</label>", text)
+    assert legend == list(METHODS)
 
 
 def test_everything_from_files_is_escaped(tmp_path):
@@ -113,11 +115,53 @@ def test_a_busy_machine_is_mentioned(tmp_path):
     assert "<code>dropmuon compare --seeds 3</code>" in text
 
 
-def test_the_command_repeats_the_configuration(folder):
+def test_a_run_whose_command_is_unknown_is_repeated_from_its_configuration(folder):
+    code = re.findall(r"<pre><code>(.*?)</code>", page(folder, "whole/report.html"))
+    assert code == ["dropmuon compare --config config.json"]
+    assert Config.of(read_settings(folder / "whole" / "config.json")).methods == METHODS
+
+
+def test_shares_are_those_of_the_means_beside_them(tmp_path):
+    run = write_run(tmp_path / "run", methods=("muon", "adamw"), targets=[20.0])
+    busy = {("muon", 0): 4.0, ("adamw", 1): 5.0}
+    run.rewrite(
+        replace(e, seconds=e.seconds * busy.get((e.method, e.seed), 1.0)) for e in run.evaluations()
+    )
+    muon, adamw = results.summarize(run).finals
+    assert adamw.step_seconds_share == adamw.seconds_per_step / muon.seconds_per_step
+    assert adamw.seconds_share == adamw.seconds / muon.seconds
+    write_report([run], tmp_path / "report.html")
+    shown, own, base = re.search(
+        r'<dt>time of a step</dt>\s*<dd class="lead">(\d+) %</dd>\s*'
+        r'<dd class="more">of muon: ([\d.]+) ms against ([\d.]+) ms',
+        page(tmp_path, "report.html"),
+    ).groups()
+    assert int(shown) == pytest.approx(100 * float(own) / float(base), abs=1)
+
+
+def test_definitions_say_on_what_train_accuracy_is_taken(folder):
     text = page(folder, "whole/report.html")
-    assert "dropmuon compare --dataset fashion-mini --model cnn --channels 16,32,64" in text
-    assert "--seeds 3" in text
-    assert "--targets 60,70,80,90,95" in text
+    assert "on the first 10000 training examples of a fixed random order" in text
+    assert "the method's mean over the baseline's mean" in text
+
+
+def test_one_epoch_is_no_epochs(tmp_path):
+    run = write_run(tmp_path / "run", epochs=1, seeds=1)
+    write_report([run], tmp_path / "report.html")
+    text = page(tmp_path, "report.html")
+    assert "cnn 16-32-64 · 1 epoch · batches of 512" in text
+    assert "1 epochs" not in text
+
+
+def test_muon_has_the_colour_of_a_baseline_whichever_run_comes_first(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", methods=("adamw", "drop-muon:uniform"), seeds=1),
+        write_run(tmp_path / "b", methods=("muon", "adamw"), seeds=1),
+    ]
+    write_report(runs, tmp_path / "all.html")
+    text = page(tmp_path, "all.html")
+    colours = re.findall(r'<label for="k\d" class="(m\d) k\d">.*?</svg>([^<]*)<', text)
+    assert colours == [("m1", "adamw"), ("m2", "drop-muon:uniform"), ("m0", "muon")]
 
 
 def test_many_runs_have_an_overview_with_an_equal_budget(folder):
@@ -125,6 +169,10 @@ def test_many_runs_have_an_overview_with_an_equal_budget(folder):
     assert "3 runs, 2 tasks" in text
     assert "budget 2 configurations per method" in text
     assert text.count('<details class="run"') == 3
+    assert "operations are the safer comparison" in text
+    runs = [RunDirectory(folder / name) for name in ("whole", "cut", "single", "whole")]
+    write_report(runs, folder / "twice.html")
+    assert page(folder, "twice.html") == text
 
 
 def test_unfinished_and_empty_runs_can_be_reported(tmp_path):

@@ -1,20 +1,22 @@
-"""What a run ends with: results on disk, a table for the reader, figures and a report."""
+"""What a run ends with: results on disk, tables for the reader, figures and a report."""
 
 from __future__ import annotations
 
 import sys
 
 from rich.console import Console
+from rich.text import Text
 
-from dropmuon.lab import figures, results
+from dropmuon.lab import figures, results, showing
 from dropmuon.lab.records import RunDirectory
 from dropmuon.lab.reporting import write_report
+from dropmuon.lab.series import SPLITS
 
 __all__ = ["close"]
 
 
 def close(run: RunDirectory, *, terminal: bool) -> None:
-    """Write results, figures and report; print a table, or CSV where no person reads it."""
+    """Write results, figures and report; print tables, or CSV where no person reads them."""
     summary = results.summarize(run)
     results.write(run, summary)
     figures.write(run, summary)
@@ -24,7 +26,10 @@ def close(run: RunDirectory, *, terminal: bool) -> None:
         sys.stdout.write((run.path / "results.csv").read_text())
         return
     console = Console()
-    for split in ("train", "test"):
-        console.print(results.table(summary, split))
-    console.print(results.verdict(summary))
-    console.print(f"[dim]{report}[/dim]")
+    console.print(showing.costs_table(summary))
+    for split in SPLITS:
+        console.print()
+        console.print(showing.targets_table(summary, split))
+    console.print()
+    console.print(Text(results.verdict(summary)))
+    console.print(Text(str(report), style="dim"), soft_wrap=True)

@@ -228,7 +228,8 @@ def _room(out: Path) -> Iterator[None]:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
             raise
         raise OSError(
-            f"{error.strerror} for the run in {out}; make room, and go on with --resume"
+            error.errno,
+            f"{error.strerror} for the run in {out}; make room, and go on with --resume",
         ) from error
 
 

@@ -8,30 +8,22 @@ needed, and what was missed is counted, never dropped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from dropmuon.lab.bootstrap import interval
 from dropmuon.lab.records import Evaluation
-from dropmuon.lab.series import Split, Unit, accuracy, as_far, clock, finished, in_order, trials
+from dropmuon.lab.series import Split, Unit, accuracy, clock, finished, in_order, trials
 
 __all__ = [
-    "Curve",
     "Final",
     "Speedup",
     "Spread",
     "finals",
-    "interval",
-    "normalized_curves",
     "speedups",
     "time_to_target",
 ]
-
-FloatArray = npt.NDArray[np.float64]
-
-_RESAMPLES = 2000
-_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -64,26 +56,6 @@ class Speedup:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Accuracy over time, where the baseline ends at 1: mean over seeds and a bootstrap band.
-
-    Attributes:
-        end: where the method itself ends, mean over seeds. Before 1 the rest of the curve is
-            flat; beyond 1 it is cut.
-    """
-
-    method: str
-    split: Split
-    unit: Unit
-    seeds: int
-    end: float
-    time: tuple[float, ...]
-    mean: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class Spread:
     """Mean, least and greatest over seeds."""
 
@@ -100,8 +72,8 @@ class Final:
         seeds: how many trials went as far as the furthest; no other counts here.
         steps: of its longest trial.
         seconds: mean over seeds, as are `operations` and the costs of a step.
-        seconds_share: time over the baseline's, mean over the seeds where both went equally far.
-        step_seconds_share: the same for one step, over all seeds that both have.
+        seconds_share: `seconds` over the baseline's, where both took equally many steps.
+        step_seconds_share: `seconds_per_step` over the baseline's; operations likewise.
     """
 
     method: str
@@ -113,10 +85,10 @@ class Final:
     operations: float
     seconds_per_step: float | None
     operations_per_step: float | None
-    seconds_share: float | None
-    operations_share: float | None
-    step_seconds_share: float | None
-    step_operations_share: float | None
+    seconds_share: float | None = None
+    operations_share: float | None = None
+    step_seconds_share: float | None = None
+    step_operations_share: float | None = None
 
 
 def time_to_target(
@@ -152,45 +124,11 @@ def speedups(
     return found
 
 
-def normalized_curves(
-    evaluations: Iterable[Evaluation],
-    baseline: str,
-    split: Split = "train",
-    unit: Unit = "seconds",
-    grid: int = 101,
-) -> list[Curve]:
-    """Normalised curve averaging: each seed's time divided by the time the baseline took there.
-
-    A trial takes part where it and the baseline on its seed went as far as the baseline ever did.
-    """
-    if grid < 2:
-        raise ValueError(f"grid must be at least 2 points, got {grid}")
-    by_method = trials(evaluations)
-    whole = finished(by_method.get(baseline, {}))
-    ends = {seed: clock(trial[-1], unit) for seed, trial in whole.items()}
-    ends = {seed: end for seed, end in ends.items() if end > 0}
-    far = max((trial[-1].epoch for trial in whole.values()), default=0.0)
-    found = []
-    for method, of_seed in by_method.items():
-        taking_part = {s: t for s, t in of_seed.items() if s in ends and as_far(t[-1].epoch, far)}
-        if taking_part:
-            found.append(_curve(method, taking_part, ends, split, unit, grid))
-    return found
-
-
 def finals(evaluations: Iterable[Evaluation], baseline: str) -> list[Final]:
     """Accuracy at the end of every method, and what it cost beside the baseline."""
-    by_method = trials(evaluations)
-    base = by_method.get(baseline, {})
-    return [_final(method, of_seed, base) for method, of_seed in by_method.items()]
-
-
-def interval(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
-    """Percentile bootstrap of the mean, the same in every call; nothing for fewer than two."""
-    if len(values) < 2:
-        return None, None
-    low, high = _band(np.asarray(values, dtype=np.float64)[:, None])
-    return float(low[0]), float(high[0])
+    found = [_final(method, of_seed) for method, of_seed in trials(evaluations).items()]
+    base = next((each for each in found if each.method == baseline), None)
+    return found if base is None else [_beside(each, base) for each in found]
 
 
 def _speedup(
@@ -232,58 +170,30 @@ def _ratio(above: float | None, below: float | None) -> float | None:
     return above / below if above > 0 and below > 0 else None
 
 
-def _curve(
-    method: str,
-    of_seed: Mapping[int, list[Evaluation]],
-    ends: Mapping[int, float],
-    split: Split,
-    unit: Unit,
-    grid: int,
-) -> Curve:
-    time = np.linspace(0.0, 1.0, grid)
-    rows = np.array(
-        [
-            np.interp(
-                time, [clock(e, unit) / ends[s] for e in trial], [accuracy(e, split) for e in trial]
-            )
-            for s, trial in of_seed.items()
-        ]
-    )
-    low, high = _band(rows)
-    end = np.mean([clock(trial[-1], unit) / ends[s] for s, trial in of_seed.items()])
-    lines = [tuple(map(float, line)) for line in (time, rows.mean(axis=0), low, high)]
-    return Curve(method, split, unit, len(rows), float(end), *lines)
-
-
-def _final(
-    method: str, of_seed: Mapping[int, list[Evaluation]], base: Mapping[int, list[Evaluation]]
-) -> Final:
-    last = {seed: trial[-1] for seed, trial in finished(of_seed).items()}
-    base_last = {seed: trial[-1] for seed, trial in base.items()}
-    equal = [s for s in last if s in base_last and last[s].step == base_last[s].step]
-    both = [s for s in last if s in base_last]
-
-    def total(unit: Unit) -> float | None:
-        return _mean(_known(_ratio(clock(last[s], unit), clock(base_last[s], unit)) for s in equal))
-
-    def step(unit: Unit) -> float | None:
-        pairs = [(_per_step(last[s], unit), _per_step(base_last[s], unit)) for s in both]
-        return _mean(_known(_ratio(*pair) for pair in pairs))
-
+def _final(method: str, of_seed: Mapping[int, list[Evaluation]]) -> Final:
+    last = [trial[-1] for trial in finished(of_seed).values()]
     return Final(
         method=method,
         seeds=len(last),
-        steps=max(each.step for each in last.values()),
-        train=_spread([each.train_accuracy for each in last.values()]),
-        test=_spread([each.test_accuracy for each in last.values()]),
-        seconds=float(np.mean([each.seconds for each in last.values()])),
-        operations=float(np.mean([each.operations for each in last.values()])),
-        seconds_per_step=_mean(_known(_per_step(e, "seconds") for e in last.values())),
-        operations_per_step=_mean(_known(_per_step(e, "operations") for e in last.values())),
-        seconds_share=total("seconds"),
-        operations_share=total("operations"),
-        step_seconds_share=step("seconds"),
-        step_operations_share=step("operations"),
+        steps=max(each.step for each in last),
+        train=_spread([each.train_accuracy for each in last]),
+        test=_spread([each.test_accuracy for each in last]),
+        seconds=float(np.mean([each.seconds for each in last])),
+        operations=float(np.mean([each.operations for each in last])),
+        seconds_per_step=_mean(_known(_per_step(each, "seconds") for each in last)),
+        operations_per_step=_mean(_known(_per_step(each, "operations") for each in last)),
+    )
+
+
+def _beside(own: Final, base: Final) -> Final:
+    """The same with its shares of the baseline's costs; totals only after equally many steps."""
+    equal = own.steps == base.steps
+    return replace(
+        own,
+        seconds_share=_ratio(own.seconds, base.seconds) if equal else None,
+        operations_share=_ratio(own.operations, base.operations) if equal else None,
+        step_seconds_share=_ratio(own.seconds_per_step, base.seconds_per_step),
+        step_operations_share=_ratio(own.operations_per_step, base.operations_per_step),
     )
 
 
@@ -302,12 +212,3 @@ def _mean(values: Iterable[float]) -> float | None:
 
 def _spread(values: Sequence[float]) -> Spread:
     return Spread(float(np.mean(values)), min(values), max(values))
-
-
-def _band(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Percentile bootstrap of the mean over the first axis, column by column."""
-    n = len(rows)
-    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
-    tail = (1 - _CONFIDENCE) / 2
-    low, high = np.quantile(counts @ rows / n, [tail, 1 - tail], axis=0)
-    return low, high

@@ -1,4 +1,4 @@
-"""What a comparison found: from the files of a run to numbers, tables and a verdict."""
+"""What a comparison found: from the files of a run to numbers and a verdict."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-
 from dropmuon.lab import wording
+from dropmuon.lab.averaging import Curve, normalized_curves
 from dropmuon.lab.files import write_json, write_text
-from dropmuon.lab.metrics import Curve, Final, Speedup, finals, normalized_curves, speedups
+from dropmuon.lab.metrics import Final, Speedup, finals, speedups
 from dropmuon.lab.records import Evaluation, RunDirectory, methods_in
 from dropmuon.lab.series import SPLITS, UNITS, Split, Unit, as_far, trials
-from dropmuon.tables import aligned
 
-__all__ = ["Load", "Results", "headline", "summarize", "table", "text", "verdict", "write"]
+__all__ = ["Load", "Results", "headline", "summarize", "verdict", "write"]
 
 
 @dataclass(frozen=True)
@@ -132,59 +128,6 @@ def headline(results: Results, split: Split = "train", unit: Unit = "seconds") -
         return max(compared, key=lambda e: (e.target, e.reached / e.seeds, e.ratio or 0.0))
     lost = [each for each in challengers if each.baseline_reached and not each.reached]
     return min(lost, key=lambda each: each.target, default=None)
-
-
-def table(results: Results, split: Split = "train", unit: Unit = "seconds") -> Table:
-    """The results for a terminal."""
-    header, rows = _rows(results, split, unit, separator="\n")
-    shown = Table(title=_title(results, split, unit), title_justify="left", box=SIMPLE_HEAD)
-    for place, name in enumerate(header):
-        shown.add_column(name, justify="right" if place else "left", no_wrap=not place)
-    for row in rows:
-        style = "dim" if row[0].startswith(results.baseline + " ") else None
-        shown.add_row(*(Text(cell) for cell in row), style=style)
-    return shown
-
-
-def text(results: Results, split: Split = "train", unit: Unit = "seconds") -> str:
-    """The same results as plain text."""
-    header, rows = _rows(results, split, unit, separator=" ")
-    return f"{_title(results, split, unit)}\n\n{aligned(header, rows)}"
-
-
-def _rows(
-    results: Results, split: Split, unit: Unit, separator: str
-) -> tuple[list[str], list[list[str]]]:
-    header = ["method", "final train", "final test", "seconds", "operations", "per step"]
-    header += [f"to {wording.goal(target)}" for target in results.targets]
-    rows = []
-    for method in results.methods:
-        base = method == results.baseline
-        row = [method + (" (baseline)" if base else ""), *_costs(results.final(method), base)]
-        for target in results.targets:
-            found = results.speedup(method, target, split, unit)
-            row.append(wording.cell(found, baseline=base, separator=separator))
-        rows.append(row)
-    return header, rows
-
-
-def _costs(final: Final | None, baseline: bool) -> list[str]:
-    if final is None:
-        return ["–"] * 5
-    accuracies = [wording.percent(final.train.mean), wording.percent(final.test.mean)]
-    if baseline:
-        costs = [wording.duration(final.seconds), wording.operations(final.operations)]
-        return [*accuracies, *costs, wording.duration(final.seconds_per_step)]
-    shares = (final.seconds_share, final.operations_share, final.step_seconds_share)
-    return [*accuracies, *(wording.share(each) for each in shares)]
-
-
-def _title(results: Results, split: Split, unit: Unit) -> str:
-    clock = "times" if unit == "seconds" else "operations"
-    note = f"{clock.capitalize()} to {split} accuracy as {results.baseline} over method"
-    if results.unfinished:
-        note += f"; {len(results.unfinished)} of {results.planned} trials are unfinished"
-    return note
 
 
 def _unfinished(

@@ -8,6 +8,7 @@ from dropmuon.lab.metrics import Final, Speedup
 from dropmuon.lab.series import Unit
 
 __all__ = [
+    "SAME",
     "amount",
     "cell",
     "comparison",
@@ -20,9 +21,10 @@ __all__ = [
     "share",
     "standing",
     "times",
+    "value",
 ]
 
-_SAME = 0.05
+SAME = 0.05
 """How near to 1 a ratio is called the same where there is no interval to tell."""
 
 
@@ -74,6 +76,19 @@ def amount(value: float | None, unit: Unit) -> str:
     return duration(value) if unit == "seconds" else operations(value)
 
 
+def value(given: object) -> str:
+    """A value of a configuration, for people."""
+    if isinstance(given, bool):
+        return "yes" if given else "no"
+    if given is None or given in ("", {}, []):
+        return "–"
+    if isinstance(given, dict):
+        return ", ".join(f"{key} = {value(each)}" for key, each in given.items())
+    if isinstance(given, list | tuple):
+        return ", ".join(value(each) for each in given)
+    return f"{given:g}" if isinstance(given, float) else str(given)
+
+
 def missed(found: Speedup) -> str:
     """How many seeds missed the target, or nothing where none did."""
     return f"missed {found.seeds - found.reached}/{found.seeds}" if _misses(found) else ""
@@ -123,8 +138,8 @@ def standing(found: Speedup) -> Literal["sooner", "same", "later", "missed"]:
     """What the interval, or the ratio where there is none, lets one say."""
     if found.ratio is None:
         return "missed" if not found.reached else "same"
-    low = found.ratio - _SAME if found.low is None else found.low
-    high = found.ratio + _SAME if found.high is None else found.high
+    low = found.ratio - SAME if found.low is None else found.low
+    high = found.ratio + SAME if found.high is None else found.high
     if low > 1:
         return "sooner"
     return "later" if high < 1 else "same"

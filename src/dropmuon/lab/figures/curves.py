@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from dropmuon.lab import wording
+from dropmuon.lab.averaging import Curve
 from dropmuon.lab.figures.palette import Palette
-from dropmuon.lab.metrics import Curve
 from dropmuon.lab.records import Evaluation
 from dropmuon.lab.series import Axis, Split, along, mean_line
 from dropmuon.lab.series import accuracy as accuracy_of

@@ -47,6 +47,7 @@ STYLE: Any = {
     "savefig.dpi": 160,
     "savefig.facecolor": "white",
     "font.family": "sans-serif",
+    "text.parse_math": False,
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.titlelocation": "left",

@@ -17,7 +17,7 @@ from dropmuon.lab.metrics import time_to_target
 from dropmuon.lab.records import Evaluation, RunDirectory
 from dropmuon.lab.series import UNITS, Unit, as_far, trials
 
-__all__ = ["Choice", "Group", "Tuned", "expected_best", "groups"]
+__all__ = ["Choice", "Group", "Tuned", "distinct", "expected_best", "groups"]
 
 _TASK = (
     "dataset",
@@ -29,6 +29,9 @@ _TASK = (
     "augment",
     "scale",
     "device",
+    "threads",
+    "evaluations_per_epoch",
+    "train_examples",
 )
 _SETTINGS = ("lr", "momentum", "batch_size", "policy")
 
@@ -39,6 +42,7 @@ class Choice:
 
     Attributes:
         times: mean time to the group's target, None where a seed missed it.
+        ranges: least and greatest of these times over seeds.
     """
 
     method: str
@@ -47,6 +51,7 @@ class Choice:
     seeds: int
     test: float
     times: Mapping[Unit, float | None]
+    ranges: Mapping[Unit, tuple[float, float] | None]
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Group:
     """Runs of one task.
 
     Attributes:
-        varied: the settings in which its configurations differ.
+        varied: the settings in which configurations of one method differ.
         target: the highest test accuracy that some configuration reached on all its seeds.
     """
 
@@ -87,16 +92,21 @@ class Group:
     def ranking(self, unit: Unit = "seconds") -> list[Tuned]:
         """The methods that reached the target, the surest first and of those the soonest."""
         reached = [each for each in self.methods if each.expected_time[unit] is not None]
-        return sorted(reached, key=lambda each: (-each.chance, each.expected_time[unit]))
+        return sorted(reached, key=lambda each: (-round(each.chance, 9), each.expected_time[unit]))
 
 
 def groups(runs: Sequence[RunDirectory]) -> list[Group]:
     """Runs by task, in the order of their first."""
     found: dict[str, list[RunDirectory]] = {}
-    for run in runs:
+    for run in distinct(runs):
         task = {key: run.config.get(key) for key in _TASK}
         found.setdefault(json.dumps(task, sort_keys=True), []).append(run)
     return [_group(json.loads(task), members) for task, members in found.items()]
+
+
+def distinct(runs: Iterable[RunDirectory]) -> list[RunDirectory]:
+    """Every directory once, however often it was given."""
+    return list({run.path.resolve(): run for run in runs}.values())
 
 
 def expected_best(values: Iterable[float], draws: int) -> tuple[float | None, float]:
@@ -117,23 +127,34 @@ def expected_best(values: Iterable[float], draws: int) -> tuple[float | None, fl
 
 
 def _group(task: Mapping[str, Any], runs: Sequence[RunDirectory]) -> Group:
-    kept: dict[tuple[str, str], list[tuple[str, list[Evaluation]]]] = {}
+    kept = _whole_trials(runs)
     targets = {float(target) for run in runs for target in run.config.get("targets", [])}
-    for run in runs:
-        config = run.config
-        for method, of_seed in trials(run.evaluations()).items():
-            key = (method, json.dumps(_settings(config, method), sort_keys=True))
-            for trial in of_seed.values():
-                if as_far(trial[-1].epoch, float(config.get("epochs") or 0)):
-                    kept.setdefault(key, []).append((run.path.name, trial))
     target = _target(targets, [[trial for _, trial in found] for found in kept.values()])
     choices: dict[str, list[Choice]] = {}
     for (method, settings), found in kept.items():
         choices.setdefault(method, []).append(_choice(method, settings, found, target))
     budget = min((len(found) for found in choices.values()), default=0)
     tuned = tuple(_tuned(found, budget) for found in choices.values())
-    varied = _varied([choice.settings for found in choices.values() for choice in found])
+    differing = (_varied([choice.settings for choice in found]) for found in choices.values())
+    varied = tuple(dict.fromkeys(key for keys in differing for key in keys))
     return Group(task, tuple(run.path.name for run in runs), varied, budget, target, tuned)
+
+
+def _whole_trials(
+    runs: Sequence[RunDirectory],
+) -> dict[tuple[str, str], list[tuple[str, list[Evaluation]]]]:
+    """Trials by method and configuration, each with its run's name and every seed once."""
+    found: dict[tuple[str, str], dict[int, tuple[str, list[Evaluation]]]] = {}
+    for run in runs:
+        epochs = float(run.config.get("epochs") or 0)
+        for method, of_seed in trials(run.evaluations()).items():
+            whole = {s: t for s, t in of_seed.items() if as_far(t[-1].epoch, epochs)}
+            if whole:
+                key = (method, json.dumps(_settings(run, method), sort_keys=True))
+                known = found.setdefault(key, {})
+                for seed, trial in whole.items():
+                    known.setdefault(seed, (run.path.name, trial))
+    return {key: list(of_seed.values()) for key, of_seed in found.items()}
 
 
 def _varied(settings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -141,7 +162,13 @@ def _varied(settings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(key for key in keys if len({repr(each.get(key)) for each in settings}) > 1)
 
 
-def _settings(config: Mapping[str, Any], method: str) -> dict[str, Any]:
+def _settings(run: RunDirectory, method: str) -> dict[str, Any]:
+    """What the method really used; runs that do not record it are taken at their configuration."""
+    config = run.config
+    recorded = run.methods if (run.path / "methods.json").exists() else {}
+    effective = recorded.get(method, {}).get("settings")
+    if effective is not None:
+        return {"batch_size": config.get("batch_size"), **effective}
     shared = {key: config.get(key) for key in _SETTINGS}
     return shared | dict(config.get("options", {}).get(method, {}))
 
@@ -160,13 +187,16 @@ def _choice(
     method: str, settings: str, found: Sequence[tuple[str, list[Evaluation]]], target: float | None
 ) -> Choice:
     times: dict[Unit, float | None] = {}
+    ranges: dict[Unit, tuple[float, float] | None] = {}
     for unit in UNITS:
         reached = [
             None if target is None else time_to_target(trial, target, "test", unit)
             for _, trial in found
         ]
         known = [time for time in reached if time is not None]
-        times[unit] = sum(known) / len(known) if len(known) == len(found) else None
+        whole = len(known) == len(found)
+        times[unit] = sum(known) / len(known) if whole else None
+        ranges[unit] = (min(known), max(known)) if whole else None
     return Choice(
         method=method,
         settings=json.loads(settings),
@@ -174,6 +204,7 @@ def _choice(
         seeds=len(found),
         test=sum(trial[-1].test_accuracy for _, trial in found) / len(found),
         times=times,
+        ranges=ranges,
     )
 
 

@@ -16,9 +16,9 @@ from dropmuon.lab.figures.palette import DASHES, PAPER_COLORS, SCREEN_COLORS, Pa
 from dropmuon.lab.files import write_text
 from dropmuon.lab.metrics import Final, Speedup
 from dropmuon.lab.records import RunDirectory
-from dropmuon.lab.reporting.budget import groups
+from dropmuon.lab.reporting.budget import distinct, groups
 from dropmuon.lab.reporting.run_charts import Charts
-from dropmuon.lab.reporting.sentences import command, describe, overall, winner
+from dropmuon.lab.reporting.sentences import describe, headings, overall, winner
 from dropmuon.lab.results import Results, headline, summarize, verdict
 from dropmuon.lab.series import SPLITS, UNITS, Split, Unit
 
@@ -35,9 +35,10 @@ def write_report(runs: Sequence[RunDirectory], path: Path) -> None:
     """Write one page about one run, or about many with an overview first."""
     if not runs:
         raise ValueError("runs must hold at least one run directory, got none")
+    runs = distinct(runs)
     found = [(run, summarize(run)) for run in runs]
     methods = list(dict.fromkeys(method for _, results in found for method in results.methods))
-    palette = Palette(methods, found[0][1].baseline)
+    palette = Palette(methods, "muon" if "muon" in methods else found[0][1].baseline)
     css = {method: f"m{palette.place(method)} k{i}" for i, method in enumerate(methods)}
     sections = [
         Section(run, results, Charts(run, results, css) if i < _MOST_WITH_CHARTS else None)
@@ -48,6 +49,7 @@ def write_report(runs: Sequence[RunDirectory], path: Path) -> None:
         sections=sections,
         first=sections[0],
         groups=tasks,
+        headings=headings(tasks),
         winner=winner,
         overall=overall(tasks),
         methods=methods,
@@ -133,11 +135,11 @@ class Section:
 
     @property
     def command(self) -> str:
-        """How to repeat the run."""
+        """How to repeat the run: as it was started, or from its own configuration."""
         given = str(self.environment.get("command", ""))
         if given.startswith("dropmuon ") and "--resume" not in given:
             return given
-        return command(self.config, self.run.path)
+        return "dropmuon compare --config config.json"
 
     def targets(self, split: Split, unit: Unit, method: str) -> list[tuple[list[str], str]]:
         """A row of the table of targets: the lines of each cell, and how it stands."""
@@ -206,8 +208,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": _shown, "stressed": _stressed, "unbroken": _unbroken}
-    environment.filters["describe"] = describe
+    environment.filters |= {"shown": wording.value, "stressed": _stressed, "unbroken": _unbroken}
     environment.globals["raw"] = lambda name: Markup(_part(environment, name))
     return environment.get_template("report.html.j2")
 
@@ -227,16 +228,3 @@ def _stressed(text: str) -> Markup:
     """The sentence with its first ratio marked."""
     escaped = str(escape(_unbroken(text)))
     return Markup(re.sub(r"(\b\d+\.\d\dx)", r"<em>\1</em>", escaped, count=1))
-
-
-def _shown(value: object) -> str:
-    """A value of a configuration, for people."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None or value in ("", {}, []):
-        return "–"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} = {_shown(each)}" for key, each in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(_shown(each) for each in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
