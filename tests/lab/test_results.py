@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,14 @@ def test_the_verdict_names_the_best_challenger_at_the_highest_target(run):
     assert results.verdict(summary).startswith(
         "drop-muon:epoch-shift reached 95 % train accuracy 1."
     )
+
+
+def test_the_verdict_prefers_a_target_that_all_seeds_reached(run):
+    lower = replace(speedup(1.2), target=80.0)
+    higher = speedup(1.5, reached=1)
+    summary = replace(results.summarize(run), speedups=(lower, higher))
+    assert results.headline(summary) == lower
+    assert results.headline(replace(summary, speedups=(higher,))) == higher
 
 
 def test_files_hold_the_same_numbers(run):

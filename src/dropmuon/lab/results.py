@@ -115,8 +115,9 @@ def verdict(results: Results) -> str:
 def headline(results: Results, split: Split = "train", unit: Unit = "seconds") -> Speedup | None:
     """The highest target that a challenger and the baseline reached, by its best challenger.
 
-    The one that reached it on the most seeds, and of those the soonest. Where nothing can be
-    compared, the lowest target that the baseline reached and everyone else missed.
+    A target that both reached on all seeds comes before one that some missed; of challengers, the
+    one that reached it on the most seeds, and of those the soonest. Where nothing can be compared,
+    the lowest target that the baseline reached and everyone else missed.
     """
     challengers = [
         each
@@ -125,9 +126,16 @@ def headline(results: Results, split: Split = "train", unit: Unit = "seconds") -
     ]
     compared = [each for each in challengers if each.ratio is not None]
     if compared:
-        return max(compared, key=lambda e: (e.target, e.reached / e.seeds, e.ratio or 0.0))
+        return max(
+            compared,
+            key=lambda e: (_is_whole(e), e.target, e.reached / e.seeds, e.ratio or 0.0),
+        )
     lost = [each for each in challengers if each.baseline_reached and not each.reached]
     return min(lost, key=lambda each: each.target, default=None)
+
+
+def _is_whole(found: Speedup) -> bool:
+    return found.reached == found.seeds and found.baseline_reached == found.baseline_seeds
 
 
 def _unfinished(
