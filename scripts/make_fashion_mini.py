@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dropmuon.files import write_bytes
 from dropmuon.lab.data.cache import cache_directory, contents
 from dropmuon.lab.data.catalogue import EMBEDDED_PATH
 from dropmuon.lab.data.fetching import fetch
 from dropmuon.lab.data.reading import Pictures, idx
-from dropmuon.lab.files import write_bytes
 
 TRAIN_PER_CLASS = 700
 TEST_PER_CLASS = 200

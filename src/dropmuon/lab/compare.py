@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
+from dropmuon.files import write_bytes
 from dropmuon.lab import data, environment
 from dropmuon.lab.config import Config
 from dropmuon.lab.describing import describe
-from dropmuon.lab.files import write_bytes
 from dropmuon.lab.locking import alone
 from dropmuon.lab.memory import keep_freed_memory
 from dropmuon.lab.meter import Counts

@@ -6,7 +6,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +93,6 @@ class Config:
     def to_json(self) -> dict[str, Any]:
         """All settings as plain values, with what follows from them."""
         return {"format": FORMAT, **asdict(self), "baseline": self.baseline}
-
-    def but(self, **changes: Any) -> Config:
-        """The same with some settings changed."""
-        return replace(self, **changes)
 
     @property
     def baseline(self) -> str:

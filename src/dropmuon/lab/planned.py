@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dropmuon.files import write_text
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
-from dropmuon.lab.files import write_text
 from dropmuon.lab.models import item_of
 from dropmuon.lab.records import RunDirectory
 from dropmuon.lab.trial import initial_model

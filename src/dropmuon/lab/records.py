@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dropmuon.lab.files import write_json, write_text
+from dropmuon.files import write_json, write_text
 
 __all__ = ["Evaluation", "RunDirectory"]
 

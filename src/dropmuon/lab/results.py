@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from dropmuon.files import write_json, write_text
 from dropmuon.lab import wording
 from dropmuon.lab.averaging import Curve, normalized_curves
-from dropmuon.lab.files import write_json, write_text
 from dropmuon.lab.metrics import Final, Speedup, finals, speedups
 from dropmuon.lab.records import Evaluation, RunDirectory, methods_in
 from dropmuon.lab.series import SPLITS, UNITS, Split, Unit, as_far, trials

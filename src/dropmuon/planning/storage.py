@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dropmuon.checks import check_count
+from dropmuon.files import write_json
 from dropmuon.planning.checks import check_confidence
 from dropmuon.planning.costs import MeasuredCosts
 from dropmuon.planning.smoothness import SmoothnessEstimate, summarize
@@ -63,15 +62,7 @@ def write(
             "adamw": list(estimate.adamw),
         },
     }
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(content, file, indent=1)
-        Path(draft).chmod(0o644)
-        Path(draft).replace(path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+    write_json(path, content)
 
 
 def read(path: Path) -> tuple[MeasuredCosts, SmoothnessEstimate, Settings]:

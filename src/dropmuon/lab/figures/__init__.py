@@ -9,11 +9,11 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from dropmuon.files import write_bytes
 from dropmuon.lab.figures.bars import time_to_target
 from dropmuon.lab.figures.curves import accuracy, normalized
 from dropmuon.lab.figures.layers import layer_activity, sampling
 from dropmuon.lab.figures.palette import STYLE, Palette
-from dropmuon.lab.files import write_bytes
 from dropmuon.lab.records import RunDirectory
 from dropmuon.lab.results import Results
 from dropmuon.lab.series import SPLITS, UNITS, trials

@@ -11,9 +11,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from dropmuon.files import write_text
 from dropmuon.lab import wording
 from dropmuon.lab.figures.palette import DASHES, PAPER_COLORS, SCREEN_COLORS, Palette
-from dropmuon.lab.files import write_text
 from dropmuon.lab.metrics import Final, Speedup
 from dropmuon.lab.records import RunDirectory
 from dropmuon.lab.reporting.budget import distinct, groups

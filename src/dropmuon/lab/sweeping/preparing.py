@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from dropmuon.files import write_json
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
-from dropmuon.lab.files import write_json
 from dropmuon.lab.records import RunDirectory
 from dropmuon.lab.sweeping.grids import Cell, SweepSpec
 
