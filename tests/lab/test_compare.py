@@ -269,6 +269,22 @@ def test_counting_leaves_the_trained_model_and_the_generator_alone() -> None:
     assert int(trial.model.get_buffer("conv1.1.num_batches_tracked")) == 1
 
 
+def test_every_epoch_has_each_example_once_in_an_order_of_its_own_that_methods_share() -> None:
+    config, found = tiny(), data.load("digits")
+    orders = {}
+    for method, seed in (("muon", 0), ("adamw", 0), ("muon", 3)):
+        trial = Trial(config, config.method(method), seed, found, initial_model(config, found, 0))
+        targets = torch.cat([targets for _, targets in trial._batches(8)])
+        orders[method, seed] = targets.split(len(found.train))
+    for epochs in orders.values():
+        for epoch in epochs:
+            assert torch.equal(epoch.sort()[0], found.train.targets.sort()[0])
+        assert not torch.equal(*epochs)
+    for mine, other in zip(orders["muon", 0], orders["adamw", 0], strict=True):
+        assert torch.equal(mine, other)
+    assert not torch.equal(orders["muon", 0][0], orders["muon", 3][0])
+
+
 def test_augmentation_is_a_function_of_seed_and_step() -> None:
     config = tiny(dataset="fashion-mini", model="mlp", channels=(4,), augment=True)
     found = data.load("fashion-mini")
