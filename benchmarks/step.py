@@ -89,8 +89,7 @@ def truncated_step(blocks: nn.Sequential, cutoff: int, x: Tensor, y: Tensor) -> 
         optimizer.zero_grad()
 
     def prepare() -> None:
-        optimizer._active = tuple(range(cutoff, len(blocks)))
-        optimizer._freeze()
+        optimizer.activate(tuple(range(cutoff, len(blocks))))
 
     step()
     step.prepare = prepare  # type: ignore[attr-defined]
@@ -183,8 +182,7 @@ def two_updates(
         optimizer.step(closure)
 
     def prepare() -> None:
-        optimizer._active = tuple(range(cutoff, len(blocks)))
-        optimizer._freeze()
+        optimizer.activate(tuple(range(cutoff, len(blocks))))
 
     step()
     step.prepare = prepare  # type: ignore[attr-defined]
@@ -298,8 +296,7 @@ def draw_and_freeze(rounds: int) -> None:
     def choose() -> None:
         nonlocal step
         step += 1
-        optimizer._active = optimizer.draws.at(step, 500)
-        optimizer._freeze()
+        optimizer.activate(optimizer.draws.at(step, 500))
 
     for _ in range(20 * rounds):
         start = time.perf_counter()

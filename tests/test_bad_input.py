@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from dropmuon import DropMuon, layer_groups, norms, radii, samplers
+from dropmuon import DropMuon, layer_groups, norms, rules, samplers
 
 ERRORS_PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
 
@@ -327,20 +327,20 @@ MISUSES = [
     value(
         "momentum-against-horizon",
         r"momentum=0.5 contradicts Horizon\(99.*leave momentum out",
-        lambda: make(momentum=0.5, step_rule=radii.Horizon(99)),
+        lambda: make(momentum=0.5, step_rule=rules.Horizon(99)),
     ),
     value(
-        "no-horizon", "steps must be a whole number of at least 1, got 0", lambda: radii.Horizon(0)
+        "no-horizon", "steps must be a whole number of at least 1, got 0", lambda: rules.Horizon(0)
     ),
     value(
         "constants-for-other-layers",
         "constants is for 2 layers, but the model has 3; give one entry per layer",
-        lambda: make(step_rule=radii.Smooth([1.0, 2.0])),
+        lambda: make(step_rule=rules.Smooth([1.0, 2.0])),
     ),
     value(
         "constants-not-positive",
         "constants must be finite and positive",
-        lambda: radii.Smooth([1.0, 0.0]),
+        lambda: rules.Smooth([1.0, 0.0]),
     ),
     # steps
     runtime("sparse-gradient", "'0.weight' is sparse, .* sparse=False", step_with_sparse_gradient),

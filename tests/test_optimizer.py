@@ -116,8 +116,7 @@ def test_a_value_deep_in_a_frozen_prefix_can_be_looked_at() -> None:
         outer(x).sum().backward()
 
     optimizer.step(closure)
-    optimizer._active = (399,)
-    optimizer._freeze()
+    optimizer.activate((399,))
     optimizer.step(closure)
     assert type(outer.seen) is Tensor
     kept = outer.seen

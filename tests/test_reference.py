@@ -31,8 +31,8 @@ from models import (
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
-from dropmuon import DropMuon, presets, radii, reference, samplers
-from dropmuon.policies import Site
+from dropmuon import DropMuon, presets, reference, rules, samplers
+from dropmuon.model.policies import Site
 from dropmuon.samplers import ActiveSet
 
 STEPS = 50
@@ -275,12 +275,12 @@ B = 8
 L = np.linspace(20.0, 60.0, B)
 L_BY_CUTOFF = np.tril(np.add.outer(L, -2.0 * np.arange(B)))
 
-RULES: dict[str, tuple[radii.StepRule, Callable[[int, tuple[int, ...], float], float]]] = {
-    "sharp": (radii.Sharp(), lambda i, S, dual: 1.0),
-    "smooth": (radii.Smooth(L), lambda i, S, dual: 1 / L[i]),
-    "smooth by cutoff": (radii.Smooth(L_BY_CUTOFF), lambda i, S, dual: 1 / L_BY_CUTOFF[i, min(S)]),
+RULES: dict[str, tuple[rules.StepRule, Callable[[int, tuple[int, ...], float], float]]] = {
+    "sharp": (rules.Sharp(), lambda i, S, dual: 1.0),
+    "smooth": (rules.Smooth(L), lambda i, S, dual: 1 / L[i]),
+    "smooth by cutoff": (rules.Smooth(L_BY_CUTOFF), lambda i, S, dual: 1 / L_BY_CUTOFF[i, min(S)]),
     "generalized": (
-        radii.Generalized(L, L_BY_CUTOFF),
+        rules.Generalized(L, L_BY_CUTOFF),
         lambda i, S, dual: 1 / (L[i] + L_BY_CUTOFF[i, min(S)] * dual),
     ),
 }

@@ -8,9 +8,11 @@ takes the place of an optimizer in a loop that stays as it is: see `DropMuon`.
 import importlib
 from typing import Any
 
-from dropmuon import norms, presets, radii, samplers
-from dropmuon.layers import layer_groups
+from dropmuon import norms, presets, samplers
+from dropmuon.model import policies
+from dropmuon.model.layers import layer_groups
 from dropmuon.optimizer import DropMuon
+from dropmuon.step import rules
 from dropmuon.version import __version__
 
 __all__ = [
@@ -19,8 +21,9 @@ __all__ = [
     "layer_groups",
     "norms",
     "plan",
+    "policies",
     "presets",
-    "radii",
+    "rules",
     "samplers",
     "theory",
 ]

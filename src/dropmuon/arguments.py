@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dropmuon.checks import check_count
-from dropmuon.draws import Draws
-from dropmuon.policies import Policy
-from dropmuon.radii import Constant, StepRule
-from dropmuon.roster import named_groups
+from dropmuon.checks import whole_number
+from dropmuon.model.policies import Policy
+from dropmuon.model.roster import named_groups
 from dropmuon.samplers import Full, Sampler
+from dropmuon.step.draws import Draws
+from dropmuon.step.rules import Constant, StepRule
 
 __all__ = [
     "as_groups",
@@ -28,7 +28,7 @@ def step_rule_or_default(rule: StepRule | None) -> StepRule:
     """The rule that is given, or steps of constant radius."""
     if rule is not None and not isinstance(rule, StepRule):
         raise TypeError(
-            f"step_rule must be a radii.StepRule, got {_kind_of(rule)}; for a fixed length, set lr"
+            f"step_rule must be a rules.StepRule, got {_kind_of(rule)}; for a fixed length, set lr"
         )
     return rule or Constant()
 
@@ -66,9 +66,10 @@ def momentum_or_default(given: float | None, rule: StepRule) -> float:
 
 def check_settings(draws: Draws, updates_per_batch: int) -> None:
     """Refuse numbers of steps and seeds that no run can have."""
-    check_count("resample_every", draws.resample_every)
-    check_count("updates_per_batch", updates_per_batch)
-    check_count("total_steps", draws.total_steps, optional=True)
+    whole_number("resample_every", draws.resample_every)
+    whole_number("updates_per_batch", updates_per_batch)
+    if draws.total_steps is not None:
+        whole_number("total_steps", draws.total_steps)
     if not isinstance(draws.seed, int) or not 0 <= draws.seed < 2**64:
         raise ValueError(f"seed must be a whole number in [0, 2**64), got {draws.seed!r}")
     if draws.sampler.needs_progress and draws.total_steps is None:

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
-from typing import Any
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
 
-from dropmuon.errors import unknown_name
-
-__all__ = ["check_count", "check_gradient", "check_group", "check_parameter", "no_gradient_warning"]
+__all__ = [
+    "check_gradient",
+    "check_group",
+    "check_parameter",
+    "no_gradient_warning",
+    "unknown_name",
+    "whole_number",
+]
 
 _STARTS = ("gradient", "zero")
 
 
-def check_count(name: str, value: object, *, optional: bool = False) -> None:
-    """Refuse anything but a whole number of at least 1."""
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+def whole_number(
+    name: str, value: object, *, least: int = 1, most: int | None = None, remedy: str = ""
+) -> int:
+    """Return `value` as an int from `least` to `most`, or refuse it with the argument's name."""
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        number = operator.index(value)
+        if least <= number and (most is None or number <= most):
+            return number
+    wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
+    end = f"; {remedy}" if remedy else ""
+    raise ValueError(f"{name} must be a whole number {wanted}, got {value!r}{end}")
 
 
 def check_group(group: Mapping[str, Any]) -> None:
@@ -74,3 +86,11 @@ def no_gradient_warning(layers: Sequence[str], active: Sequence[int]) -> str:
         f"step() found no new gradient in the active layers ({names}{more}), and nothing moved; "
         "call loss.backward() before every step()"
     )
+
+
+def unknown_name(argument: str, given: str, accepted: Iterable[str]) -> ValueError:
+    """An error for a misspelt name, with the nearest accepted one."""
+    names = sorted(accepted)
+    near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return ValueError(f"{argument} must be one of {', '.join(names)}, got {given!r}{hint}")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dropmuon import checkpoint, norms, samplers
+from dropmuon import norms, samplers
 from dropmuon.arguments import (
     as_groups,
     can_truncate,
@@ -21,18 +21,19 @@ from dropmuon.arguments import (
     momentum_or_default,
     step_rule_or_default,
 )
+from dropmuon.backward.flags import Freezer
+from dropmuon.backward.marks import Owner, owners
+from dropmuon.backward.replay import Replay, obstacle
 from dropmuon.checks import check_gradient, check_group, no_gradient_warning
-from dropmuon.draws import Draws
 from dropmuon.followed import Followed
-from dropmuon.freezing import Freezer
-from dropmuon.layers import By, layer_groups
-from dropmuon.marks import Owner, owners
-from dropmuon.policies import Policy
-from dropmuon.radii import StepRule
-from dropmuon.reuse import Replay, obstacle
-from dropmuon.roster import Roster
+from dropmuon.model.layers import By, layer_groups
+from dropmuon.model.policies import Policy
+from dropmuon.model.roster import Roster
 from dropmuon.samplers import ActiveSet
-from dropmuon.stepping import Move, new_state, screen, take_step
+from dropmuon.step import state as checkpoint
+from dropmuon.step.draws import Draws
+from dropmuon.step.moves import Move, new_state, screen, take_step
+from dropmuon.step.rules import StepRule
 
 __all__ = ["DropMuon"]
 
@@ -80,7 +81,7 @@ class DropMuon(Optimizer):
         orthogonalize: newton-schulz, svd, cubic, polar-express, coefficients, or a callable.
         seed: of the draws.
         by, example: how a model is cut into layers, and an input to order them by execution.
-        step_rule: a `radii.StepRule`; by default a step has length lr in its layer's norm.
+        step_rule: a `rules.StepRule`; by default a step has length lr in its layer's norm.
         adamw_lr: learning rate of the parameters that policy "muon" gives to AdamW.
         full_start: False samples the first step too (Algorithms 2 and 3).
         momentum_start: "gradient", or "zero" as `torch.optim.Muon` has it.
@@ -184,6 +185,22 @@ class DropMuon(Optimizer):
     def __str__(self) -> str:
         return self.describe()
 
+    @property
+    def roster(self) -> Roster:
+        """The layers with one record per parameter."""
+        return self._roster
+
+    def activate(self, layers: Iterable[int]) -> None:
+        """Choose the active set of the next step by hand, for own schemes and measurements."""
+        chosen = tuple(sorted(set(layers)))
+        if not chosen or not 0 <= chosen[0] <= chosen[-1] < len(self.layers):
+            raise ValueError(
+                f"layers must hold indices from 0 to {len(self.layers) - 1}, and at least one, "
+                f"got {list(chosen)}"
+            )
+        self._active = chosen
+        self._freeze()
+
     @contextmanager
     def full(self) -> Iterator[None]:
         """Everything trainable inside, as before after.
@@ -240,14 +257,16 @@ class DropMuon(Optimizer):
         self._count(hit)
         take_step(kept, self.step_rule, active)
         self._listen(active)
-        self._followed.remember(slot.parameter for slot in self._roster.slots())
+        self._followed.remember(member.parameter for member in self._roster.members())
         return True
 
     def _listen(self, active: ActiveSet) -> None:
         """Note the layers that no gradient reached, though it reached others."""
         for layer in active:
-            wanted = [slot for slot in self._roster.layers[layer] if slot.parameter.requires_grad]
-            if wanted and all(slot.parameter.grad is None for slot in wanted):
+            wanted = [
+                member for member in self._roster.layers[layer] if member.parameter.requires_grad
+            ]
+            if wanted and all(member.parameter.grad is None for member in wanted):
                 self._silent.add(self.layers[layer])
         if self._silent and self._full_next:
             names = ", ".join(map(repr, sorted(self._silent)))
@@ -258,16 +277,16 @@ class DropMuon(Optimizer):
             )
 
     def _moves(self, layer: int) -> Iterator[Move]:
-        for slot in self._roster.layers[layer]:
-            parameter, gradient = slot.parameter, slot.parameter.grad
+        for member in self._roster.layers[layer]:
+            parameter, gradient = member.parameter, member.parameter.grad
             if gradient is None or not parameter.requires_grad:
                 continue
-            check_gradient(slot.name, gradient)
+            check_gradient(member.name, gradient)
             state = self.state[parameter]
             if not state:
-                state.update(new_state(parameter, slot.norm))
-            group = self.param_groups[slot.group]
-            yield Move(parameter, gradient, state, layer, slot.norm, group)
+                state.update(new_state(parameter, member.norm))
+            group = self.param_groups[member.group]
+            yield Move(parameter, gradient, state, layer, member.norm, group)
 
     def _count(self, hit: dict[int, Tensor]) -> None:
         if hit and self.error_if_nonfinite:
@@ -308,9 +327,9 @@ class DropMuon(Optimizer):
 
     def _start_all_layers(self) -> None:
         """After a full step all trainable parameters have a state."""
-        for slot in self._roster.slots():
-            if slot.parameter.requires_grad and not self.state[slot.parameter]:
-                self.state[slot.parameter].update(new_state(slot.parameter, slot.norm))
+        for member in self._roster.members():
+            if member.parameter.requires_grad and not self.state[member.parameter]:
+                self.state[member.parameter].update(new_state(member.parameter, member.norm))
 
     def _is_sure(self, layer: int) -> bool:
         return self._freezer.wants(layer) and self.layers[layer] not in self._silent
@@ -351,7 +370,7 @@ class DropMuon(Optimizer):
         self.draws.sampler.check(len(roster))
         self.step_rule.check(len(roster))
         self._roster = roster
-        parameters = [[slot.parameter for slot in layer] for layer in roster.layers]
+        parameters = [[member.parameter for member in layer] for layer in roster.layers]
         self._freezer = Freezer(parameters, self._owners)
         self._full_next = self._steps > 0 or self.draws.full_start
         self._active = tuple(range(len(roster))) if self._full_next else self._next_set()
@@ -400,7 +419,7 @@ class DropMuon(Optimizer):
             hook(self)
 
     def _load(self, state_dict: dict[str, Any]) -> None:
-        norm_of = {slot.parameter: slot.norm for slot in self._roster.slots()}
+        norm_of = {member.parameter: member.norm for member in self._roster.members()}
         checkpoint.check_fit(
             state_dict,
             self.param_groups,

@@ -12,9 +12,9 @@ from typing import Any
 from torch import nn
 
 from dropmuon.optimizer import DropMuon
-from dropmuon.radii import Sharp
 from dropmuon.samplers import Progressive, Serial, uniform
-from dropmuon.samplers.probabilities import ProbabilitiesLike
+from dropmuon.samplers.schedules import ProbabilitiesLike
+from dropmuon.step.rules import Sharp
 
 __all__ = [
     "block_coordinate_descent",

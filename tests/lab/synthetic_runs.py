@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dropmuon.lab.records import Evaluation, RunDirectory
+from dropmuon.lab.run import Evaluation, RunDirectory
 
 LAYERS = ["conv1", "conv2", "conv3", "head"]
 METHODS = ("muon", "drop-muon:uniform", "drop-muon:epoch-shift", "drop-muon:nice-2", "adamw")

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_runs import write_run
 
-from dropmuon.lab.records import RunDirectory
-from dropmuon.lab.reporting.budget import expected_best, groups
-from dropmuon.lab.reporting.sentences import headings, overall, winner
+from dropmuon.lab.report.budget import expected_best, groups
+from dropmuon.lab.report.sentences import headings, overall, winner
+from dropmuon.lab.run import RunDirectory
 
 scores = st.lists(st.floats(0, 1) | st.just(-math.inf), min_size=1, max_size=7)
 

@@ -13,13 +13,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import DropMuon
 from dropmuon.lab import data
-from dropmuon.lab.compare import compare
 from dropmuon.lab.config import Config
 from dropmuon.lab.locking import alone
-from dropmuon.lab.meter import train_step
-from dropmuon.lab.records import Evaluation, RunDirectory
-from dropmuon.lab.trial import Trial, initial_model
-from dropmuon.lab.watching import Watcher
+from dropmuon.lab.run import Evaluation, RunDirectory
+from dropmuon.lab.train.compare import compare
+from dropmuon.lab.train.meter import train_step
+from dropmuon.lab.train.trial import Trial, initial_model
+from dropmuon.lab.watch.watcher import Watcher
 
 METHODS = ("muon", "drop-muon:uniform", "drop-muon:epoch-shift", "adamw")
 

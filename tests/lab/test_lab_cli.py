@@ -15,7 +15,7 @@ import pytest
 
 from dropmuon.cli import main
 from dropmuon.lab import experiments
-from dropmuon.lab.records import RunDirectory
+from dropmuon.lab.run import RunDirectory
 
 TINY = [
     *("compare", "--dataset", "digits", "--model", "mlp", "--channels", "8"),

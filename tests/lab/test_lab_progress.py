@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from dropmuon.lab.config import Config
-from dropmuon.lab.progress import Display, duration
-from dropmuon.lab.records import Evaluation
+from dropmuon.lab.run import Evaluation
+from dropmuon.lab.watch.progress import Display, duration
 
 
 def evaluation(method: str, seed: int, step: int) -> Evaluation:

@@ -9,8 +9,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dropmuon.lab.config import Config
-from dropmuon.lab.loggers import logger_named
-from dropmuon.lab.records import Evaluation
+from dropmuon.lab.run import Evaluation
+from dropmuon.lab.watch.loggers import logger_named
 
 
 def evaluation(step: int, seed: int = 0) -> Evaluation:

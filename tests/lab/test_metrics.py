@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropmuon.lab.averaging import normalized_curves
-from dropmuon.lab.bootstrap import interval
-from dropmuon.lab.metrics import finals, speedups, time_to_target
-from dropmuon.lab.records import Evaluation
-from dropmuon.lab.series import SPLITS, UNITS
+from dropmuon.lab.analysis.averaging import normalized_curves
+from dropmuon.lab.analysis.bootstrap import interval
+from dropmuon.lab.analysis.metrics import finals, speedups, time_to_target
+from dropmuon.lab.analysis.series import SPLITS, UNITS
+from dropmuon.lab.run import Evaluation
 
 TARGETS = [60.0, 80.0, 90.0]
 

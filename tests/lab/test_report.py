@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 from synthetic_runs import METHODS, write_run
 
-from dropmuon.lab import figures, results
+from dropmuon.lab.analysis import results
 from dropmuon.lab.config import Config, read_settings
-from dropmuon.lab.records import RunDirectory
-from dropmuon.lab.reporting import write_report
+from dropmuon.lab.report import figures, write_report
+from dropmuon.lab.run import RunDirectory
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from synthetic_runs import METHODS, write_run
 
-from dropmuon.lab import results, showing, wording
-from dropmuon.lab.closing import close
-from dropmuon.lab.metrics import Speedup
-from dropmuon.lab.records import RunDirectory
-from dropmuon.lab.series import SPLITS, UNITS
+from dropmuon.lab.analysis import results, wording
+from dropmuon.lab.analysis.metrics import Speedup
+from dropmuon.lab.analysis.series import SPLITS, UNITS
+from dropmuon.lab.report import terminal
+from dropmuon.lab.report.closing import close
+from dropmuon.lab.run import RunDirectory
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_a_summary_has_every_method_target_split_and_unit(run):
 
 def test_tables_hold_costs_times_ratios_intervals_and_misses(run):
     summary = results.summarize(run)
-    costs = {row[0]: row[1:] for row in cells(showing.costs_table(summary))}
+    costs = {row[0]: row[1:] for row in cells(terminal.costs_table(summary))}
     muon, adamw = summary.final("muon"), summary.final("adamw")
     assert costs["muon (baseline)"][2:] == [
         wording.duration(muon.seconds),
@@ -75,7 +76,7 @@ def test_tables_hold_costs_times_ratios_intervals_and_misses(run):
         wording.share(adamw.operations / muon.operations),
         wording.share(adamw.seconds_per_step / muon.seconds_per_step),
     ]
-    rows = cells(showing.targets_table(summary, "test", "operations"))[1:]
+    rows = cells(terminal.targets_table(summary, "test", "operations"))[1:]
     assert [row[0] for row in rows if row[0]] == ["60 %", "70 %", "80 %", "90 %", "95 %"]
     assert [row[1] for row in rows] == [*METHODS] * 5
     found = summary.speedup("drop-muon:epoch-shift", 90.0, "test", "operations")
@@ -93,8 +94,8 @@ def test_nothing_is_cut_at_80_columns(tmp_path):
     run = write_run(tmp_path / "run", methods=METHODS[:3], targets=[60.0, 72.5, 80.0, 90.0])
     summary = results.summarize(run)
     pairs = [(split, unit) for split in SPLITS for unit in UNITS]
-    tables = [showing.targets_table(summary, *pair) for pair in pairs]
-    for table in (showing.costs_table(summary), *tables):
+    tables = [terminal.targets_table(summary, *pair) for pair in pairs]
+    for table in (terminal.costs_table(summary), *tables):
         text = shown(table, width=80)
         assert "…" not in text
         lines = [line for line in text.splitlines() if line.strip()]
@@ -108,7 +109,7 @@ def test_long_names_are_folded_and_lose_no_letter(tmp_path):
         "a-name-of-the-users-own-that-is-longer-than-any-terminal-has-room-for-" + "0123456789" * 4
     )
     summary = results.summarize(write_run(tmp_path / "long", methods=("muon", name), seeds=2))
-    table = showing.costs_table(summary)
+    table = terminal.costs_table(summary)
     text = shown(table, width=60)
     last = cells(table)[-1]
     for cell in last[1:]:
@@ -160,11 +161,11 @@ def test_an_interrupted_run_is_compared_where_it_can_be(tmp_path):
         file.write('{"method": "muon", "se')
     summary = results.summarize(run)
     assert set(summary.unfinished) == {*stop, ("adamw", 0)}
-    assert "4 of 15 trials are unfinished" in shown(showing.costs_table(summary))
+    assert "4 of 15 trials are unfinished" in shown(terminal.costs_table(summary))
     found = summary.speedup("drop-muon:uniform", 90.0)
     assert (found.seeds, len(found.ratios), found.low) == (1, 1, None)
     assert summary.final("muon").seeds == 2
-    rows = cells(showing.targets_table(summary))[1:]
+    rows = cells(terminal.targets_table(summary))[1:]
     assert [row[-1] for row in rows[15:20]] == ["2 of 3", "1 of 1", "3 of 3", "3 of 3", "0 of 3"]
 
 
@@ -172,8 +173,8 @@ def test_a_run_without_evaluations_says_so(tmp_path):
     run = write_run(tmp_path / "empty", stop={(m, s): 0 for m in METHODS for s in range(3)})
     summary = results.summarize(run)
     assert results.verdict(summary) == "Nothing was evaluated yet."
-    assert cells(showing.costs_table(summary))[1] == ["muon (baseline)", *"–––––"]
-    assert cells(showing.targets_table(summary))[1] == ["60 %", "muon", *"––––"]
+    assert cells(terminal.costs_table(summary))[1] == ["muon (baseline)", *"–––––"]
+    assert cells(terminal.targets_table(summary))[1] == ["60 %", "muon", *"––––"]
     results.write(run, summary)
 
 
@@ -185,7 +186,7 @@ def test_a_baseline_alone_has_nothing_to_be_compared_with(tmp_path):
 def test_brackets_in_a_name_are_no_markup(tmp_path):
     names = ("[/x]muon", "a[red]b[/x]")
     summary = results.summarize(write_run(tmp_path / "odd", methods=names))
-    for table in (showing.costs_table(summary), showing.targets_table(summary)):
+    for table in (terminal.costs_table(summary), terminal.targets_table(summary)):
         text = shown(table)
         assert text.count("a[red]b[/x]") >= 1
         assert "[/x]muon" in text.splitlines()[0]

@@ -16,14 +16,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dropmuon.lab.records import Evaluation, RunDirectory
-from dropmuon.lab.sweeping import run_sweep, sweep
-from dropmuon.lab.sweeping.grids import SweepSpec, read_spec
-from dropmuon.lab.sweeping.leases import LOCK_VARIABLE, Heartbeat, LeaseLostError, Machine
-from dropmuon.lab.sweeping.objectives import Objective
-from dropmuon.lab.sweeping.queues import Queue
-from dropmuon.lab.sweeping.studies import open_study
-from dropmuon.lab.watching import Watcher
+from dropmuon.lab.run import Evaluation, RunDirectory
+from dropmuon.lab.sweep import run_sweep, sweep
+from dropmuon.lab.sweep.grids import SweepSpec, read_spec
+from dropmuon.lab.sweep.leases import LOCK_VARIABLE, Heartbeat, LeaseLostError, Machine
+from dropmuon.lab.sweep.objectives import Objective
+from dropmuon.lab.sweep.queues import Queue
+from dropmuon.lab.sweep.studies import open_study
+from dropmuon.lab.watch.watcher import Watcher
 
 BASE = {
     "dataset": "digits",
@@ -54,7 +54,7 @@ def processes():
     """Real processes; what takes long to import is imported once for all of them."""
     context = multiprocessing.get_context("forkserver")
     slow = ["torch._dynamo", "torch.utils.flop_counter", "sklearn.datasets", "hypothesis", "pytest"]
-    context.set_forkserver_preload(["dropmuon.lab.sweeping", *slow])
+    context.set_forkserver_preload(["dropmuon.lab.sweep", *slow])
     return context
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dropmuon.planning import MeasuredCosts, Plan, SmoothnessEstimate
-from dropmuon.planning.families import planned_sets
 from dropmuon.planning.planner import recommend
+from dropmuon.planning.sets import planned_sets
 from dropmuon.planning.smoothness import summarize
 from dropmuon.theory import StepCosts
 from dropmuon.theory.distributions import ActiveSet, FloatArray

@@ -10,9 +10,9 @@ from made_up import by_family, estimated, made_up, measured, random_plan, transf
 
 from dropmuon import samplers, theory
 from dropmuon.planning.candidates import Candidate, usable
-from dropmuon.planning.families import planned_sets
 from dropmuon.planning.planner import recommend
 from dropmuon.planning.predictions import Predictor
+from dropmuon.planning.sets import planned_sets
 
 REGIMES = ("smooth", "1/eps", "1/eps^2")
 seeds = st.integers(0, 2**16)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dropmuon.planning.problem import Problem
 from dropmuon.planning.smoothness import SmoothnessEstimate, estimate_smoothness
-from dropmuon.radii import Sharp
+from dropmuon.step.rules import Sharp
 
 
 class Function(nn.Module):

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from dropmuon import samplers
 from dropmuon.planning import Plan, Problem, estimate_smoothness
-from dropmuon.planning.families import planned_sets
 from dropmuon.planning.planner import recommend
+from dropmuon.planning.sets import planned_sets
 from dropmuon.theory import StepCosts
 
 

@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import norms
-from dropmuon.planning.bench import Timings
 from dropmuon.planning.costs import fit_seconds, measure_costs
 from dropmuon.planning.problem import Problem
+from dropmuon.planning.timing import Timings
 from dropmuon.theory.costs import StepCosts, cost_of_set
 
 WIDTHS = [6, 8, 10, 4]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from made_up import transformer
 
 from dropmuon.planning.bisection import bisected
-from dropmuon.planning.families import planned_sets, position_blocks, windows
+from dropmuon.planning.sets import planned_sets, position_blocks, windows
 from dropmuon.theory import contiguous_blocks, same_position_blocks
 
 

@@ -12,7 +12,7 @@ from snapshots import awkward, batches, noisy_loss, state_of
 from torch import nn
 
 from dropmuon import DropMuon
-from dropmuon.planning.leftovers import untouched
+from dropmuon.planning.isolation import untouched
 from dropmuon.planning.problem import Problem
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dropmuon import DropMuon, plan, samplers
-from dropmuon.radii import Generalized, Smooth
+from dropmuon.step.rules import Generalized, Smooth
 
 Data = list[tuple[Tensor, Tensor]]
 

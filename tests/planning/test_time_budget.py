@@ -10,8 +10,8 @@ from torch import nn
 
 from dropmuon.planning import Problem, SmoothnessEstimate, estimate_smoothness
 from dropmuon.planning.bisection import bisected
-from dropmuon.planning.families import planned_sets
 from dropmuon.planning.planner import recommend
+from dropmuon.planning.sets import planned_sets
 
 DEPTH = 60
 

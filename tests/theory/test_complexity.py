@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dropmuon import radii, samplers
+from dropmuon import rules, samplers
 from dropmuon.theory.complexity import (
     admissible_eta,
     generalized_weights,
@@ -204,7 +204,7 @@ def test_smooth_functions_admit_unit_eta_and_lose_the_l1_terms(L0: np.ndarray, K
 
 @given(K=horizons)
 def test_horizon_is_that_of_the_optimizers_step_rule(K: int) -> None:
-    rule = radii.Horizon(K, [0.5, 0.25])
+    rule = rules.Horizon(K, [0.5, 0.25])
     assert horizon_momentum(np.int64(K)) == horizon_momentum(K)
     assert horizon_momentum(K) == pytest.approx(rule.momentum, rel=1e-12)
     lengths = [rule.length(i, (0, 1), None, None) for i in range(2)]

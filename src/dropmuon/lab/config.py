@@ -13,8 +13,7 @@ from typing import Any
 import torch
 import yaml
 
-from dropmuon.checks import check_count
-from dropmuon.errors import unknown_name
+from dropmuon.checks import unknown_name, whole_number
 from dropmuon.lab import data
 from dropmuon.lab.methods import Method, method_named
 from dropmuon.lab.models import family_of
@@ -83,7 +82,7 @@ class Config:
             if key not in known:
                 raise unknown_name("setting", str(key), known)
         if isinstance(given.get("seeds"), int) and not isinstance(given["seeds"], bool):
-            check_count("seeds", given["seeds"])
+            whole_number("seeds", given["seeds"])
             given["seeds"] = range(given["seeds"])
         for key in ("channels", "seeds", "methods", "targets"):
             if key in given:
@@ -138,8 +137,9 @@ def _check(config: Config) -> None:
             f"; choose {_fitting(kind)}"
         )
     for name in ("batch_size", "epochs", "evaluations_per_epoch", "train_examples", "context"):
-        check_count(name, getattr(config, name))
-    check_count("threads", config.threads, optional=True)
+        whole_number(name, getattr(config, name))
+    if config.threads is not None:
+        whole_number("threads", config.threads)
     _check_numbers(config)
     _check_lists(config)
     if config.augment and kind != "images":
@@ -169,7 +169,7 @@ def _check_numbers(config: Config) -> None:
 
 def _check_lists(config: Config) -> None:
     for width in config.channels:
-        check_count("channels", width)
+        whole_number("channels", width)
     if not config.seeds or not all(map(_is_seed, config.seeds)):
         raise ValueError(f"seeds must be whole numbers from 0, got {config.seeds}; give 3 or 0,1,2")
     for target in config.targets:

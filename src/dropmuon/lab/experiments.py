@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dropmuon.errors import unknown_name
+from dropmuon.checks import unknown_name
 from dropmuon.lab.config import Config
 
 __all__ = ["EXPERIMENTS", "experiment"]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from dropmuon import presets
-from dropmuon.errors import unknown_name
+from dropmuon.checks import unknown_name
 from dropmuon.lab.models import item_of
 from dropmuon.optimizer import DropMuon
 from dropmuon.samplers import (

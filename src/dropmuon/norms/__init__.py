@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dropmuon.errors import unknown_name
+from dropmuon.checks import unknown_name
 from dropmuon.norms.adamw import AdamW
 from dropmuon.norms.base import Norm
 from dropmuon.norms.columnwise import ColumnWise

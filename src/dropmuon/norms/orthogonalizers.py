@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from dropmuon.errors import unknown_name
+from dropmuon.checks import unknown_name
 from dropmuon.norms.newton_schulz import CUBIC, NewtonSchulz
 from dropmuon.norms.polar import SVD, Orthogonalizer
 from dropmuon.norms.polar_express import PolarExpress

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dropmuon.errors import unknown_name
+from dropmuon.checks import unknown_name
 from dropmuon.norms.base import Norm, inner
 
 __all__ = ["SCALES", "Scale", "ScaledNorm", "scale_factor"]

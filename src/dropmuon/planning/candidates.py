@@ -10,7 +10,7 @@ import numpy as np
 
 from dropmuon import theory
 from dropmuon.planning.constants import positive
-from dropmuon.planning.families import block_sizes, nice_sizes, position_blocks, windows
+from dropmuon.planning.sets import block_sizes, nice_sizes, position_blocks, windows
 from dropmuon.planning.smoothness import SmoothnessEstimate
 from dropmuon.samplers import Full, Nice, Partition, Progressive, Sampler, Submodel, uniform
 from dropmuon.theory.partitions import Regime

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.planning.families import suffixes
+from dropmuon.planning.sets import suffixes
 from dropmuon.theory import Smoothness
 from dropmuon.theory.distributions import ActiveSet, FloatArray
 from dropmuon.theory.monotone import covering_pairs

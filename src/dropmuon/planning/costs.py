@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from dropmuon.planning.bench import Bench, Clock, Timings, typical
 from dropmuon.planning.checks import check_budget
 from dropmuon.planning.problem import Problem
+from dropmuon.planning.timing import Bench, Clock, Timings, typical
 from dropmuon.theory.costs import StepCosts, cost_of_set
 from dropmuon.theory.distributions import FloatArray
 

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from dropmuon import theory
-from dropmuon.checks import check_count
+from dropmuon.checks import whole_number
 from dropmuon.planning import figure, report, storage
 from dropmuon.planning.candidates import Candidate, candidates, regime_seen, usable
 from dropmuon.planning.checks import check_budget
 from dropmuon.planning.costs import MeasuredCosts, measure_costs
-from dropmuon.planning.families import planned_sets
 from dropmuon.planning.predictions import Prediction, Predictor
 from dropmuon.planning.problem import Loss, Problem
+from dropmuon.planning.sets import planned_sets
 from dropmuon.planning.smoothness import SmoothnessEstimate, estimate_smoothness
 from dropmuon.planning.steps import step_rule
-from dropmuon.radii import StepRule
 from dropmuon.samplers import Full, Sampler
+from dropmuon.step.rules import StepRule
 from dropmuon.theory.partitions import Regime, check_regime
 
 if TYPE_CHECKING:
@@ -162,8 +162,8 @@ def plan(
         settings: of the `DropMuon` to plan for, such as lr, momentum, by, policy, example.
     """
     check_budget(budget)
-    check_count("points", points)
-    check_count("updates_per_batch", updates_per_batch)
+    whole_number("points", points)
+    whole_number("updates_per_batch", updates_per_batch)
     check_regime(regime)
     tell = on_progress or (lambda what, share: None)
     end = time.perf_counter() + budget

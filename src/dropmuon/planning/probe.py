@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from dropmuon import norms
+from dropmuon.model.roster import Member
 from dropmuon.norms.matrices import as_matrices
 from dropmuon.norms.precision import accumulation_dtype
 from dropmuon.norms.scaling import scale_factor
 from dropmuon.optimizer import DropMuon
-from dropmuon.planning.leftovers import Generators
+from dropmuon.planning.isolation import Generators
 from dropmuon.planning.problem import Problem, activate
-from dropmuon.roster import Slot
 from dropmuon.samplers import ActiveSet
 from dropmuon.theory.distributions import FloatArray
 
@@ -26,27 +26,27 @@ __all__ = ["Probe"]
 class Probe:
     """A point X and one batch: every gradient is of this batch and with the same random numbers.
 
-    Buffers are what they were at X, too, for each gradient. A layer has the largest norm and the
-    summed dual norms of its parameters.
+    Buffers are what they were at X, too, for each gradient. The norm of a layer of several
+    parameters is that of the optimizer's step rule.
     """
 
     def __init__(self, problem: Problem, optimizer: DropMuon, index: int) -> None:
         self._problem, self._optimizer, self._index = problem, optimizer, index
-        self._layers = optimizer._roster.layers
+        self._layers = optimizer.roster.layers
         self._generators = Generators.now()
         self._buffers = [(each, each.clone()) for each in problem.model.buffers()]
         self._gradients = self._measure(self._all, "the present point")
         self._unit = {
-            slot.parameter: _geometry(slot).lmo(self._gradients[slot.parameter], 1.0)
-            for slot in optimizer._roster.slots()
-            if slot.parameter in self._gradients
+            member.parameter: _geometry(member).lmo(self._gradients[member.parameter], 1.0)
+            for member in optimizer.roster.members()
+            if member.parameter in self._gradients
         }
         self._own = [self._duals(i, self._gradients) for i in self._all]
 
     @property
     def duals(self) -> FloatArray:
         """||grad_i||_* of each layer at X."""
-        return np.array([sum(each.values()) for each in self._own])
+        return np.array([self._layer_dual(each) for each in self._own])
 
     def ratios(self, active: ActiveSet) -> FloatArray:
         """Return ||grad_i(X + Gamma) - grad_i(X)||_* / ||Gamma_i|| for the layers of a set."""
@@ -64,17 +64,20 @@ class Probe:
         found = np.full(len(self._layers), np.nan)
         for i in active:
             difference = self._differences(i, after)
-            moved = [slot for slot in self._layers[i] if slot.parameter in steps]
-            lengths = [float(_geometry(s).norm(steps[s.parameter])) for s in moved]
-            if max(lengths, default=0.0) > 0:
-                found[i] = sum(self._duals(i, difference).values()) / max(lengths)
+            moved = [member for member in self._layers[i] if member.parameter in steps]
+            lengths = [_geometry(s).norm(steps[s.parameter]).double() for s in moved]
+            if any(length > 0 for length in lengths):
+                length = self._optimizer.step_rule.layer_norm.norm(
+                    torch.tensor(lengths, dtype=torch.float64)
+                )
+                found[i] = self._layer_dual(self._duals(i, difference)) / float(length)
         return found
 
     def _differences(self, i: int, after: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
         """Of a layer; a parameter that one of the two losses does not use has gradient 0 there."""
         found = {}
-        for slot in self._layers[i]:
-            p = slot.parameter
+        for member in self._layers[i]:
+            p = member.parameter
             if p in after or p in self._gradients:
                 zero = torch.zeros_like(p)
                 found[p] = after.get(p, zero) - self._gradients.get(p, zero)
@@ -98,7 +101,7 @@ class Probe:
             if not torch.equal(buffer, value):
                 buffer.data.copy_(value)
         loss = self._problem.backward(self._optimizer, active, self._index)
-        parameters = [slot.parameter for i in active for slot in self._layers[i]]
+        parameters = [member.parameter for i in active for member in self._layers[i]]
         found = {p: p.grad.detach().clone() for p in parameters if p.grad is not None}
         if not (math.isfinite(loss) and all(bool(g.isfinite().all()) for g in found.values())):
             raise ValueError(
@@ -110,33 +113,38 @@ class Probe:
     def _steps(self, i: int, active: ActiveSet) -> dict[Tensor, Tensor]:
         """Gamma_i: the LMO of the gradient over the ball that the optimizer's step rule gives."""
         rule, steps = self._optimizer.step_rule, {}
-        whole = torch.tensor(math.hypot(*self._own[i].values()))
-        for slot in self._layers[i]:
-            if slot.parameter not in self._unit:
+        whole = torch.tensor(self._layer_dual(self._own[i]))
+        for member in self._layers[i]:
+            if member.parameter not in self._unit:
                 continue
             length: float | Tensor = 1.0
-            if not isinstance(slot.norm, norms.AdamW):
-                length = rule.length(i, active, torch.tensor(self._own[i][slot.parameter]), whole)
-            group = self._optimizer.param_groups[slot.group]
+            if not isinstance(member.norm, norms.AdamW):
+                length = rule.length(i, active, torch.tensor(self._own[i][member.parameter]), whole)
+            group = self._optimizer.param_groups[member.group]
             sign = -1.0 if group["maximize"] else 1.0
-            steps[slot.parameter] = (
-                self._unit[slot.parameter] * sign * float(group["lr"]) * float(length)
+            steps[member.parameter] = (
+                self._unit[member.parameter] * sign * float(group["lr"]) * float(length)
             )
         return steps
 
+    def _layer_dual(self, duals: Mapping[Tensor, float]) -> float:
+        """The dual norm of a layer from those of its parameters."""
+        found = torch.tensor(list(duals.values()), dtype=torch.float64)
+        return float(self._optimizer.step_rule.layer_norm.dual(found))
+
     def _duals(self, i: int, tensors: Mapping[Tensor, Tensor]) -> dict[Tensor, float]:
-        slots = [slot for slot in self._layers[i] if slot.parameter in tensors]
-        return {slot.parameter: _dual(slot, tensors[slot.parameter]) for slot in slots}
+        members = [member for member in self._layers[i] if member.parameter in tensors]
+        return {member.parameter: _dual(member, tensors[member.parameter]) for member in members}
 
 
-def _geometry(slot: Slot) -> norms.Norm:
+def _geometry(member: Member) -> norms.Norm:
     """The norm of a parameter; for AdamW the max-entry norm, whose step AdamW's resembles."""
-    return norms.Sign() if isinstance(slot.norm, norms.AdamW) else slot.norm
+    return norms.Sign() if isinstance(member.norm, norms.AdamW) else member.norm
 
 
-def _dual(slot: Slot, g: Tensor) -> float:
+def _dual(member: Member, g: Tensor) -> float:
     """The dual norm, exactly: for spectral norms the sum of all singular values."""
-    norm = _geometry(slot)
+    norm = _geometry(member)
     if not isinstance(norm, norms.Spectral) or g.numel() == 0:
         return float(norm.dual(g))
     matrices = as_matrices(g.to(accumulation_dtype(g)), norm.blocks)

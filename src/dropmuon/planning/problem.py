@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from dropmuon.optimizer import DropMuon
-from dropmuon.planning.leftovers import untouched
+from dropmuon.planning.isolation import untouched
 from dropmuon.samplers import ActiveSet, Full
 
 __all__ = ["Loss", "Problem", "activate"]
@@ -128,8 +128,7 @@ class Problem:
 def activate(optimizer: DropMuon, active: ActiveSet) -> None:
     """Make these layers the ones that the next backward and the next step are for."""
     optimizer.zero_grad()
-    optimizer._active = active
-    optimizer._freeze()
+    optimizer.activate(active)
 
 
 def _check_initialized(model: nn.Module) -> None:

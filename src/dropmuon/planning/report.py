@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dropmuon.planning.constants import LEAST
-from dropmuon.planning.families import planned_sets
 from dropmuon.planning.resampling import LEAST_POINTS
+from dropmuon.planning.sets import planned_sets
 from dropmuon.samplers import Progressive
-from dropmuon.tables import aligned
+from dropmuon.text import aligned
 
 if TYPE_CHECKING:
     from dropmuon.planning.planner import Option, Plan

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dropmuon import norms
-from dropmuon.checks import check_count
+from dropmuon.checks import whole_number
 from dropmuon.optimizer import DropMuon
 from dropmuon.planning.bisection import bisected
 from dropmuon.planning.checks import check_budget, check_confidence
@@ -117,7 +117,7 @@ def estimate_smoothness(
         clock: what to read seconds from.
     """
     check_budget(budget)
-    check_count("points", points)
+    whole_number("points", points)
     check_confidence(confidence)
     tell = on_progress or (lambda share: None)
     start = clock()
@@ -184,5 +184,5 @@ def _share(visited: int, points: int) -> float:
 
 
 def _on_adamw(optimizer: DropMuon) -> tuple[str, ...]:
-    marked = (any(isinstance(s.norm, norms.AdamW) for s in x) for x in optimizer._roster.layers)
+    marked = (any(isinstance(s.norm, norms.AdamW) for s in x) for x in optimizer.roster.layers)
     return tuple(name for name, is_on in zip(optimizer.layers, marked, strict=True) if is_on)

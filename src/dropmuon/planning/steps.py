@@ -7,7 +7,7 @@ import numpy as np
 from dropmuon.planning.constants import least_of
 from dropmuon.planning.resampling import LEAST_POINTS
 from dropmuon.planning.smoothness import SmoothnessEstimate
-from dropmuon.radii import Generalized, Smooth, StepRule
+from dropmuon.step.rules import Generalized, Smooth, StepRule
 from dropmuon.theory.distributions import FloatArray
 from dropmuon.theory.partitions import Regime
 

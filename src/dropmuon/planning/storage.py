@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.checks import check_count
+from dropmuon.checks import whole_number
 from dropmuon.files import write_json
 from dropmuon.planning.checks import check_confidence
 from dropmuon.planning.costs import MeasuredCosts
@@ -82,7 +82,7 @@ def _parsed(content: Any) -> tuple[MeasuredCosts, SmoothnessEstimate, Settings]:
     settings = Settings(
         content["updates_per_batch"], content.get("seed", 0), content.get("regime", "smooth")
     )
-    check_count("updates_per_batch", settings.updates_per_batch)
+    whole_number("updates_per_batch", settings.updates_per_batch)
     _need(type(settings.seed) is int and settings.seed >= 0, f"seed is {settings.seed!r}")
     check_regime(settings.regime)
     costs = _costs(layers, content["costs"])

@@ -11,7 +11,9 @@ from dropmuon.samplers.full import Full
 from dropmuon.samplers.names import by_name
 from dropmuon.samplers.nice import Nice
 from dropmuon.samplers.partition import Partition
-from dropmuon.samplers.probabilities import (
+from dropmuon.samplers.progressive import Progressive
+from dropmuon.samplers.random_subset import RandomSubset
+from dropmuon.samplers.schedules import (
     Custom,
     EpochShift,
     Fixed,
@@ -24,8 +26,6 @@ from dropmuon.samplers.probabilities import (
     quadratic,
     uniform,
 )
-from dropmuon.samplers.progressive import Progressive
-from dropmuon.samplers.random_subset import RandomSubset
 from dropmuon.samplers.serial import Serial
 from dropmuon.samplers.submodel import Submodel
 

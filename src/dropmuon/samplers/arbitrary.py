@@ -12,7 +12,7 @@ import numpy as np
 
 from dropmuon.samplers.base import ActiveSet, FloatArray, active_set, count
 from dropmuon.samplers.categorical import Categorical, cumulative
-from dropmuon.samplers.probabilities import Fixed
+from dropmuon.samplers.schedules import Fixed
 
 __all__ = ["Arbitrary"]
 

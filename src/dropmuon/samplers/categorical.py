@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from dropmuon.samplers.base import ActiveSet, FloatArray, Sampler, check_progress, count
-from dropmuon.samplers.probabilities import Custom, Fixed, Schedule
+from dropmuon.samplers.schedules import Custom, Fixed, Schedule
 
 __all__ = ["CHECKED_PROGRESS", "Categorical", "cumulative"]
 

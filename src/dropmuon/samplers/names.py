@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dropmuon.errors import unknown_name
+from dropmuon.checks import unknown_name
 from dropmuon.samplers.base import Sampler
 from dropmuon.samplers.full import Full
-from dropmuon.samplers.probabilities import SCHEDULES
 from dropmuon.samplers.progressive import Progressive
+from dropmuon.samplers.schedules import SCHEDULES
 
 __all__ = ["by_name"]
 

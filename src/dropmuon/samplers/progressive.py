@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dropmuon.samplers.base import ActiveSet, FloatArray, count
 from dropmuon.samplers.categorical import Categorical, cumulative
-from dropmuon.samplers.probabilities import ProbabilitiesLike, Schedule, as_schedule, uniform
+from dropmuon.samplers.schedules import ProbabilitiesLike, Schedule, as_schedule, uniform
 
 __all__ = ["Progressive"]
 

@@ -22,7 +22,7 @@ from typing import Literal, SupportsIndex, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.errors import unknown_name
+from dropmuon.checks import unknown_name
 from dropmuon.theory.costs import Costs, cost_of_set, nonnegative, numbers, whole
 from dropmuon.theory.distributions import ActiveSet, FloatArray, active_set
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dropmuon.errors import unknown_name
+from dropmuon.checks import unknown_name
 from dropmuon.lab.data.checksums import File
 from dropmuon.lab.data.cifar import from_pictures
 from dropmuon.lab.data.sources import DebianPackage, NpmPackage, PipPackage, Source, Web

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dropmuon.checks import check_count
+from dropmuon.checks import whole_number
 from dropmuon.lab.data.cache import cache_directory, contents, embedded, missing
 from dropmuon.lab.data.catalogue import find
 from dropmuon.lab.data.examples import Data
@@ -49,7 +49,7 @@ def load(
     chosen = find(name)
     place = _usable(device)
     folder = cache_directory(cache)
-    check_count("context", context)
+    whole_number("context", context)
     if missing(chosen, folder):
         if not fetch:
             raise FileNotFoundError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from dropmuon.errors import unknown_name
+from dropmuon.checks import unknown_name
 from dropmuon.lab.models.cnn import cnn
 from dropmuon.lab.models.gpt import gpt
 from dropmuon.lab.models.mlp import mlp

@@ -1,0 +1,1 @@
+"""What backward skips: flags of parameters, and the replay of a frozen prefix."""

@@ -1,0 +1,52 @@
+"""The command line: `dropmuon compare | sweep | report | reproduce | plan | data`."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from typing import NoReturn
+
+from dropmuon.cli import compare, data, plan, report, sweep
+from dropmuon.version import __version__
+
+__all__ = ["main"]
+
+_WRONG = "dropmuon: error:"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; one clear line and exit code 2 for whatever a user can get wrong.
+
+    A request to end (SIGTERM) is taken like Ctrl-C: what is done is kept.
+    """
+    options = _parser().parse_args(arguments)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return int(options.run(options))
+    except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
+        print(f"{_WRONG} {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("dropmuon: stopped", file=sys.stderr)
+        return 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as all of dropmuon does."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with exit code 2."""
+        self.exit(2, f"{_WRONG} {message}; see {self.prog} --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="dropmuon", description="Update fewer layers.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for command in (compare, report, sweep, plan, data):
+        command.add(commands)
+    return parser

@@ -1,0 +1,61 @@
+"""`dropmuon data list | fetch NAME | verify`: the data sets and their cache."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from dropmuon.cli.extras import Commands, needed
+from dropmuon.text import aligned
+
+__all__ = ["add"]
+
+
+def add(commands: Commands) -> None:
+    """Add the command and its three actions."""
+    parser = commands.add_parser("data", help="list, fetch and verify data sets")
+    actions = parser.add_subparsers(required=True, metavar="action")
+    actions.add_parser("list", help="what there is, and what is in the cache").set_defaults(
+        run=_list
+    )
+    fetch = actions.add_parser("fetch", help="download into the cache")
+    fetch.add_argument("names", nargs="+", metavar="NAME")
+    fetch.set_defaults(run=_fetch)
+    verify = actions.add_parser("verify", help="check every cached file against its checksum")
+    verify.add_argument("names", nargs="*", metavar="NAME")
+    verify.set_defaults(run=_verify)
+
+
+def _list(options: argparse.Namespace) -> int:
+    data = needed("dropmuon.lab.data", "lab")
+    rows = [
+        (each.name, each.state, _megabytes(each.size), each.licence, each.about)
+        for each in data.status()
+    ]
+    print(aligned(("name", "state", "size", "licence", "about"), rows))
+    print(f"\ncache: {data.cache_directory()}")
+    return 0
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    data = needed("dropmuon.lab.data", "lab")
+    for name in options.names:
+        found = data.fetch(name, show_progress=sys.stderr.isatty())
+        place = "comes with a package" if found.directory is None else f"is in {found.directory}"
+        news = f" ({len(found.files)} files from {', '.join(found.sources)})" if found.files else ""
+        print(f"{name} {place}{news}")
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    """Exit code 1 if a file is wrong, or missing though its set was named."""
+    data = needed("dropmuon.lab.data", "lab")
+    checks = data.verify(names=options.names or None)
+    rows = [(each.name, each.file.name, each.state) for each in checks]
+    print(aligned(("name", "file", "state"), rows))
+    bad = {"wrong", "missing"} if options.names else {"wrong"}
+    return int(any(each.state in bad for each in checks))
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

@@ -1,0 +1,138 @@
+"""`dropmuon plan package.module:factory`: say whether and how it pays on a model."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from dropmuon.cli.extras import Commands, needed
+
+__all__ = ["add"]
+
+_PICTURES = (".png", ".svg", ".pdf")
+_WIDTH = 30
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("plan", help="say whether and how it pays on your model")
+    parser.add_argument(
+        "factory", help="package.module:function that returns (model, loss, batches)"
+    )
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--by", default="module", help="module or block")
+    parser.add_argument("--policy", default="spectral")
+    parser.add_argument(
+        "--regime", default="smooth", help="the case of theory: smooth, 1/eps or 1/eps^2"
+    )
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds to spend, about")
+    parser.add_argument("--updates-per-batch", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="write the plan to this file (JSON)")
+    parser.add_argument("--figure", type=Path, help="write the figure to this file (PNG, SVG, PDF)")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    planning = needed("dropmuon.planning", "plan")
+    for argument in ("out", "figure"):
+        _check_place(argument, getattr(options, argument))
+    made = _made(options.factory)
+    bar = _Bar(sys.stderr) if sys.stderr.isatty() else None
+    try:
+        with _blaming(options.factory, let_through=ValueError):
+            found = planning.plan(
+                *made,
+                lr=options.lr,
+                by=options.by,
+                policy=options.policy,
+                regime=options.regime,
+                budget=options.budget,
+                updates_per_batch=options.updates_per_batch,
+                seed=options.seed,
+                on_progress=bar,
+            )
+    finally:
+        if bar is not None:
+            bar.close()
+    print(found)
+    if options.out is not None:
+        found.save(options.out)
+    if options.figure is not None:
+        found.plot(options.figure)
+    return 0
+
+
+def _check_place(argument: str, path: Path | None) -> None:
+    """Say before the work begins that its result could not be written."""
+    if path is None:
+        return
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"--{argument} {path} cannot be written: its directory does not exist")
+    if argument == "figure" and path.suffix.lower() not in _PICTURES:
+        raise ValueError(f"--figure must end in {', '.join(_PICTURES)}, got {path}")
+
+
+def _made(factory: str) -> tuple[Any, Any, Any]:
+    """Import `package.module:function`, call it, and check what it returned."""
+    module_name, colon, name = factory.partition(":")
+    if not (module_name and colon and name) or module_name.startswith("."):
+        raise ValueError(f"factory must be written package.module:function, got {factory!r}")
+    sys.path.insert(0, str(Path.cwd()))
+    with _blaming(factory):
+        found: Any = importlib.import_module(module_name)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"factory {factory!r} cannot be found: {module_name} has no {name!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ValueError(f"factory {factory!r} must be a function, got {type(found).__name__}")
+    with _blaming(factory):
+        made = found()
+    if not isinstance(made, tuple) or len(made) != 3:
+        size = f" of {len(made)}" if isinstance(made, tuple) else ""
+        raise ValueError(
+            f"factory {factory!r} must return (model, loss, batches), "
+            f"got {type(made).__name__}{size}"
+        )
+    return made
+
+
+@contextmanager
+def _blaming(factory: str, let_through: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Whatever a user's own code raises becomes one sentence that names where it comes from."""
+    try:
+        yield
+    except let_through:
+        raise
+    except (Exception, SystemExit) as error:
+        kind = type(error).__name__
+        raise ValueError(f"factory {factory!r} failed: {kind}: {error}") from error
+
+
+class _Bar:
+    """A bar of what is being done, redrawn in place."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._what = stream, ""
+
+    def __call__(self, what: str, share: float) -> None:
+        """Show the share that is done of it."""
+        if what != self._what:
+            self.close()
+            self._what = what
+        filled = round(_WIDTH * share)
+        bar = "#" * filled + "." * (_WIDTH - filled)
+        self._stream.write(f"\r{what:24} [{bar}] {share:4.0%}")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """End the line, if one was begun."""
+        if self._what:
+            self._stream.write("\n")
+            self._what = ""

@@ -1,0 +1,27 @@
+"""`dropmuon report DIR...`: one page over one or many runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from dropmuon.cli.extras import Commands, needed
+
+__all__ = ["add"]
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("report", help="one report over many runs")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="DIR")
+    parser.add_argument("--out", type=Path, default=Path("report.html"), help="report.html")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    records = needed("dropmuon.lab.run", "lab")
+    report = needed("dropmuon.lab.report", "lab")
+    runs = [records.RunDirectory(path) for path in options.runs]
+    report.write_report(runs, options.out)
+    print(options.out)
+    return 0

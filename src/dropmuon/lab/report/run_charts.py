@@ -1,0 +1,166 @@
+"""The charts of one run, as the page wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from markupsafe import Markup
+
+from dropmuon.lab.analysis.results import Results
+from dropmuon.lab.analysis.series import (
+    SPLITS,
+    UNITS,
+    Axis,
+    Split,
+    Unit,
+    accuracy,
+    activity,
+    along,
+    mean_line,
+    trials,
+)
+from dropmuon.lab.report.charts import Series, line_chart
+from dropmuon.lab.report.figures.palette import DEPTHS
+from dropmuon.lab.report.marks import area_chart, bar_chart, heat_map
+from dropmuon.lab.run import Evaluation, RunDirectory
+
+__all__ = ["Charts"]
+
+Variant = tuple[str, Markup]
+"""Classes that say when it is shown, and the chart."""
+
+_LABELS: dict[Axis, str] = {
+    "epoch": "epochs",
+    "seconds": "training time",
+    "operations": "floating-point operations",
+}
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Draws a run; `css` has the classes of every method."""
+
+    run: RunDirectory
+    results: Results
+    css: Mapping[str, str]
+
+    def against_epochs(self) -> Iterator[Variant]:
+        """Accuracy against epochs, for either set."""
+        for split in SPLITS:
+            yield split, self._accuracy("epoch", split)
+
+    def against_time(self) -> Iterator[Variant]:
+        """Accuracy against either clock."""
+        for split, unit in _variants():
+            yield f"{split} {unit}", self._accuracy(unit, split)
+
+    def normalized(self) -> Iterator[Variant]:
+        """Average curves where the baseline ends at 1."""
+        for split, unit in _variants():
+            series = [
+                Series(
+                    name=curve.method,
+                    css=self.css[curve.method],
+                    points=list(zip(curve.time, curve.mean, strict=True)),
+                    band=(curve.low, curve.high) if curve.seeds > 1 else None,
+                    end=curve.end,
+                )
+                for curve in self.results.curves
+                if (curve.split, curve.unit) == (split, unit)
+            ]
+            what = f"{unit}, {self.results.baseline} ends at 1"
+            label = f"Average {split} accuracy against {what}"
+            yield f"{split} {unit}", line_chart(series, label, what, "share", 1.0)
+
+    def bars(self) -> Iterator[Variant]:
+        """Time-to-target ratios."""
+        for split, unit in _variants():
+            groups = {
+                target: [
+                    each
+                    for each in self.results.speedups
+                    if (each.target, each.split, each.unit) == (target, split, unit)
+                    and each.method != self.results.baseline
+                ]
+                for target in self.results.targets
+            }
+            label = f"Speed-up to {split} accuracy in {unit}"
+            yield f"{split} {unit}", bar_chart(groups, self.css, self.results.baseline, label)
+
+    def sampling(self) -> list[tuple[str, Markup]]:
+        """The sampling distribution of every method that has one."""
+        found = []
+        for method, content in self._methods.items():
+            if content.get("cutoff"):
+                layers = content["layers"]
+                label = f"Probability that each layer is the cutoff, {method}"
+                lines = (content["progress"], content["cutoff"])
+                found.append((method, area_chart(layers, *lines, depths(len(layers)), label)))
+        return found
+
+    def legend(self) -> list[tuple[str, str]]:
+        """Layers and their colours, where all sampling charts share them."""
+        all_layers = [c["layers"] for c in self._methods.values() if c.get("cutoff")]
+        if not all_layers or any(layers != all_layers[0] for layers in all_layers):
+            return []
+        return list(zip(all_layers[0], depths(len(all_layers[0])), strict=True))
+
+    def moved(self) -> list[tuple[str, Markup]]:
+        """How often each layer moved, for every method that has layers."""
+        found = []
+        for method, of_seed in self._trials.items():
+            edges, shares = activity(of_seed)
+            if shares:
+                layers = self._methods.get(method, {}).get("layers", [])
+                label = f"Share of steps in which each layer moved, {method}"
+                found.append((method, heat_map(layers, edges, shares, label)))
+        return found
+
+    @cached_property
+    def _trials(self) -> dict[str, dict[int, list[Evaluation]]]:
+        found = trials(self.run.evaluations())
+        return {method: found[method] for method in self.results.methods if method in found}
+
+    @cached_property
+    def _methods(self) -> dict[str, Any]:
+        known = self.run.methods if (self.run.path / "methods.json").exists() else {}
+        return {method: known[method] for method in self.results.methods if method in known}
+
+    def _accuracy(self, axis: Axis, split: Split) -> Markup:
+        series = [
+            Series(
+                name=method,
+                css=self.css[method],
+                points=mean_line(of_seed, axis, split),
+                thin=[
+                    [(along(each, axis), accuracy(each, split)) for each in trial]
+                    for trial in of_seed.values()
+                    if len(of_seed) > 1
+                ],
+            )
+            for method, of_seed in self._trials.items()
+        ]
+        label = f"{split.capitalize()} accuracy against {_LABELS[axis]}"
+        return line_chart(series, label, _LABELS[axis], axis)
+
+
+def depths(count: int) -> list[str]:
+    """Colours from the first layer to the last."""
+    return [_between(DEPTHS, i / max(count - 1, 1)) for i in range(count)]
+
+
+def _between(colors: Sequence[str], share: float) -> str:
+    place = share * (len(colors) - 1)
+    first = min(int(place), len(colors) - 2)
+    one, other = (tuple(bytes.fromhex(colors[i][1:])) for i in (first, first + 1))
+    part = place - first
+    return "#" + bytes(round(a + (b - a) * part) for a, b in zip(one, other, strict=True)).hex()
+
+
+def _variants() -> Iterator[tuple[Split, Unit]]:
+    for split in SPLITS:
+        for unit in UNITS:
+            yield split, unit

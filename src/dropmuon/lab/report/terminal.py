@@ -1,0 +1,89 @@
+"""Results for a terminal: narrow tables whose cells are never cut, whatever the width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from dropmuon.lab.analysis import wording
+from dropmuon.lab.analysis.metrics import Final, Speedup
+from dropmuon.lab.analysis.results import Results
+from dropmuon.lab.analysis.series import Split, Unit
+
+__all__ = ["costs_table", "targets_table"]
+
+
+def costs_table(results: Results) -> Table:
+    """Where every method ended, and what that cost beside the baseline."""
+    title = f"Where methods ended; costs in percent are of {results.baseline}"
+    shown = _table(title, ["method", "train", "test", "time", "operations", "step"], left=1)
+    if results.unfinished:
+        note = f"{len(results.unfinished)} of {results.planned} trials are unfinished"
+        shown.caption = Text(note)
+    for method in results.methods:
+        base = method == results.baseline
+        name = method + (" (baseline)" if base else "")
+        _add(shown, [name, *_costs(results.final(method), base)], dim=base)
+    return shown
+
+
+def targets_table(results: Results, split: Split = "train", unit: Unit = "seconds") -> Table:
+    """How soon every method reached every target: a row for each pair, targets set apart."""
+    clock = "time" if unit == "seconds" else "operations"
+    title = f"{clock.capitalize()} to {split} accuracy; speed-up is {results.baseline} over method"
+    header = ["target", "method", clock, "speed-up", "interval", "reached"]
+    shown = _table(title, header, left=2)
+    for target in results.targets:
+        for place, method in enumerate(results.methods):
+            base = method == results.baseline
+            goal = wording.goal(target) if not place else ""
+            found = results.speedup(method, target, split, unit)
+            _add(shown, [goal, method, *_reached(found, base)], dim=base)
+        shown.add_section()
+    return shown
+
+
+def _costs(final: Final | None, baseline: bool) -> list[str]:
+    if final is None:
+        return ["–"] * 5
+    accuracies = [wording.percent(final.train.mean), wording.percent(final.test.mean)]
+    if baseline:
+        costs = [wording.duration(final.seconds), wording.operations(final.operations)]
+        return [*accuracies, *costs, wording.duration(final.seconds_per_step)]
+    shares = (final.seconds_share, final.operations_share, final.step_seconds_share)
+    return [*accuracies, *(wording.share(each) for each in shares)]
+
+
+def _reached(found: Speedup | None, baseline: bool) -> list[str]:
+    if found is None or not found.seeds:
+        return ["–"] * 4
+    interval = "–"
+    if not baseline and found.low is not None and found.high is not None:
+        interval = f"{found.low:.2f} to {found.high:.2f}"
+    speedup = "baseline" if baseline else wording.times(found.ratio)
+    time = wording.amount(found.time, found.unit)
+    return [time, speedup, interval, f"{found.reached} of {found.seeds}"]
+
+
+def _table(title: str, header: Sequence[str], left: int) -> Table:
+    """An empty table; its widest column, the names of methods, is the first to be folded."""
+    shown = Table(
+        title=Text(title),
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
+    for place, name in enumerate(header):
+        justify: JustifyMethod = "left" if place < left else "right"
+        shown.add_column(Text(name), justify=justify, overflow="fold")
+    return shown
+
+
+def _add(shown: Table, cells: Iterable[str], *, dim: bool) -> None:
+    shown.add_row(*(Text(cell) for cell in cells), style="dim" if dim else None)

@@ -1,5 +1,0 @@
-"""A page over one or many runs, in one file that needs no network."""
-
-from dropmuon.lab.reporting.page import write_report
-
-__all__ = ["write_report"]

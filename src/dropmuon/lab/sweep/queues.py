@@ -1,0 +1,247 @@
+"""The cells of a sweep as trials of one Optuna study, which any number of workers take from.
+
+A trial is one attempt at a cell and carries both numbers. Optuna numbers trials in the order they
+come, so where two workers add the same attempt at the same moment, all agree that the one with the
+lower number counts. A trial goes from waiting to running to its end and never back: what happens to
+a cell next follows from its trials alone, and any worker can do it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from dropmuon.lab.sweep.grids import Cell, SweepSpec
+from dropmuon.lab.sweep.leases import LeaseLostError
+from dropmuon.lab.sweep.ranges import Range
+
+__all__ = ["Claim", "Queue", "Standing"]
+
+End = Literal["error", "impossible", "interrupted", "duplicate"]
+"""Why an attempt has failed; one without a word about it was lost with its worker."""
+
+_MOST_LOSSES = 5
+"""A cell that takes its worker with it so often is not tried again."""
+
+_LONGEST_REASON = 2000
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a cell has come.
+
+    Attributes:
+        attempts: its trials in order, without duplicates.
+        state: due means that a next attempt is to be added.
+    """
+
+    index: int
+    attempts: Sequence[FrozenTrial]
+    state: Literal["due", "waiting", "running", "done", "failed"]
+
+    @property
+    def last(self) -> FrozenTrial | None:
+        """The attempt that decides."""
+        done = (t for t in self.attempts if t.state == TrialState.COMPLETE)
+        return next(done, self.attempts[-1] if self.attempts else None)
+
+    def count(self, end: End | None) -> int:
+        """How many attempts have ended that way, None for lost."""
+        ended = [t.user_attrs.get("ended") for t in self.attempts if t.state == TrialState.FAIL]
+        return ended.count(end)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A cell that is this worker's."""
+
+    index: int
+    cell: Cell
+    trial: optuna.Trial
+    errors: int
+
+    def beat(self, count: int) -> None:
+        """Say that its worker is alive."""
+        try:
+            self.trial.set_user_attr("beat", count)
+        except UpdateFinishedTrialError as error:
+            raise LeaseLostError from error
+
+
+@dataclass
+class Queue:
+    """Cells that wait, run or are over.
+
+    Attributes:
+        retries: how often a cell that died of an error is tried again.
+        grace: seconds without a beat after which a cell counts as lost with its worker.
+    """
+
+    spec: SweepSpec
+    cells: Sequence[Cell] | None
+    retries: int = 2
+    grace: float = 120.0
+    _seen: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    def fill(self, study: optuna.Study) -> None:
+        """Add what is to be tried, or tried again, and is not there yet."""
+        for each in self.standings(study):
+            if each.state == "due":
+                study.add_trial(self._attempt(each))
+
+    def standings(self, study: optuna.Study) -> list[Standing]:
+        """All cells in order."""
+        size = (self.spec.trials or 0) if self.cells is None else len(self.cells)
+        by_cell: list[list[FrozenTrial]] = [[] for _ in range(size)]
+        for trial in _counting(study.get_trials(deepcopy=False)):
+            if trial.user_attrs["cell"] < size:
+                by_cell[trial.user_attrs["cell"]].append(trial)
+        return [self._standing(index, attempts) for index, attempts in enumerate(by_cell)]
+
+    def claim(self, study: optuna.Study, machine: str) -> Claim | None:
+        """Take the next waiting cell, or None if there is none."""
+        while study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            trial = study.ask()
+            trials = study.get_trials(deepcopy=False)
+            if trial.number not in {each.number for each in _counting(trials)}:
+                self.end(study, trial, "duplicate")
+                continue
+            trial.set_user_attr("machine", machine)
+            trial.set_user_attr("host", socket.gethostname())
+            index = int(trial.user_attrs["cell"])
+            try:
+                cell = self._cell(study, trial, index)
+            except ValueError as error:
+                self.end(study, trial, "impossible", str(error))
+                continue
+            trial.set_user_attr("name", cell.name)
+            errors = self.standings(study)[index].count("error")
+            return Claim(index, cell, trial, errors)
+        return None
+
+    def rescue(self, study: optuna.Study, machine: str) -> list[str]:
+        """End what dead workers ran, and name it; the caller has the machine for itself."""
+        lost = []
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            here = trial.user_attrs.get("machine") == machine
+            if (here or self._is_silent(trial)) and _tell(study, trial.number):
+                lost.append(str(trial.user_attrs.get("name", f"trial {trial.number}")))
+        return lost
+
+    def end(self, study: optuna.Study, trial: optuna.Trial, how: End, reason: str = "") -> bool:
+        """Close a failed attempt, and say whether it was this worker's still."""
+        try:
+            trial.set_user_attr("reason", reason[:_LONGEST_REASON])
+            trial.set_user_attr("ended", how)
+        except UpdateFinishedTrialError:
+            return False
+        return _tell(study, trial.number)
+
+    def finish(
+        self, study: optuna.Study, trial: optuna.Trial, value: float, results: Mapping[str, Any]
+    ) -> bool:
+        """Close an attempt that went through, and say whether it was this worker's still."""
+        try:
+            trial.set_user_attr("results", dict(results))
+        except UpdateFinishedTrialError:
+            return False
+        return _tell(study, trial.number, value)
+
+    def _standing(self, index: int, attempts: list[FrozenTrial]) -> Standing:
+        attempts.sort(key=lambda trial: int(trial.user_attrs["attempt"]))
+        states = [trial.state for trial in attempts]
+        if TrialState.COMPLETE in states:
+            return Standing(index, attempts, "done")
+        if TrialState.RUNNING in states:
+            return Standing(index, attempts, "running")
+        if TrialState.WAITING in states:
+            return Standing(index, attempts, "waiting")
+        due = Standing(index, attempts, "due")
+        enough = due.count("error") > self.retries or due.count(None) > _MOST_LOSSES
+        return Standing(index, attempts, "failed") if enough or due.count("impossible") else due
+
+    def _attempt(self, standing: Standing) -> FrozenTrial:
+        """The next trial of a cell; what a search has chosen for it before stays."""
+        params: dict[str, Any] = {}
+        distributions: dict[str, BaseDistribution] = {}
+        before = standing.attempts[-1] if standing.attempts else None
+        if before is not None:
+            params, distributions = before.params, before.distributions
+        elif self.cells is not None:
+            values = self.cells[standing.index].values
+            params = {axis: _plain(value) for axis, value in values.items()}
+            distributions = {axis: _distribution(self.spec, axis) for axis in values}
+        return create_trial(
+            state=TrialState.WAITING,
+            params=params,
+            distributions=distributions,
+            user_attrs={"cell": standing.index, "attempt": len(standing.attempts)},
+        )
+
+    def _cell(self, study: optuna.Study, trial: optuna.Trial, index: int) -> Cell:
+        """The cell of a trial: the grid's, or the one that Optuna chooses now."""
+        if self.cells is not None:
+            return self.cells[index]
+        study.sampler = optuna.samplers.TPESampler(seed=index)
+        values = {axis: self._suggested(trial, axis) for axis in self.spec.grid}
+        return self.spec.cell(values, prefix=f"trial{index:04d}_")
+
+    def _suggested(self, trial: optuna.Trial, axis: str) -> Any:
+        choices = self.spec.grid[axis]
+        if not isinstance(choices, Range):
+            chosen = trial.suggest_categorical(axis, [_plain(value) for value in choices])
+            return next(value for value in choices if _plain(value) == chosen)
+        found = choices.distribution
+        if isinstance(found, optuna.distributions.IntDistribution):
+            return trial.suggest_int(axis, found.low, found.high, step=found.step, log=found.log)
+        return trial.suggest_float(axis, found.low, found.high, step=found.step, log=found.log)
+
+    def _is_silent(self, trial: FrozenTrial) -> bool:
+        """Whether a trial has not beaten for so long, by this worker's own clock."""
+        beat, now = int(trial.user_attrs.get("beat", 0)), time.monotonic()
+        seen, since = self._seen.get(trial.number, (-1, now))
+        if seen != beat:
+            self._seen[trial.number] = (beat, now)
+            return False
+        return now - since > self.grace
+
+
+def _counting(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """The first trial of every attempt at every cell."""
+    first: dict[tuple[int, int], FrozenTrial] = {}
+    for trial in trials:
+        if "cell" in trial.user_attrs:
+            first.setdefault((trial.user_attrs["cell"], trial.user_attrs["attempt"]), trial)
+    return list(first.values())
+
+
+def _tell(study: optuna.Study, number: int, value: float | None = None) -> bool:
+    state = TrialState.FAIL if value is None else TrialState.COMPLETE
+    try:
+        study.tell(number, value, state)
+    except (UpdateFinishedTrialError, ValueError):  # someone else has ended it
+        return False
+    return True
+
+
+def _distribution(spec: SweepSpec, axis: str) -> BaseDistribution:
+    choices = spec.grid[axis]
+    if isinstance(choices, Range):
+        return choices.distribution
+    return CategoricalDistribution([_plain(value) for value in choices])
+
+
+def _plain(value: Any) -> bool | int | float | str | None:
+    """A value as Optuna keeps it: lists become their JSON."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return json.dumps(value)

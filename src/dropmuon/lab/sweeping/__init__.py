@@ -1,7 +1,0 @@
-"""Many comparisons as the cells of one study, taken by any number of workers."""
-
-from dropmuon.lab.sweeping.grids import SweepSpec, read_spec
-from dropmuon.lab.sweeping.tallies import SweepSummary
-from dropmuon.lab.sweeping.workers import SweepEvent, run_sweep, sweep
-
-__all__ = ["SweepEvent", "SweepSpec", "SweepSummary", "read_spec", "run_sweep", "sweep"]

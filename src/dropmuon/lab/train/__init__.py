@@ -1,0 +1,1 @@
+"""Train methods side by side on one seed after the other."""

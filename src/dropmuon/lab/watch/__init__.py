@@ -1,0 +1,1 @@
+"""Who watches a comparison: a progress display, loggers, or nobody."""

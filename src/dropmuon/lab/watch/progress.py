@@ -1,0 +1,117 @@
+"""All methods at a glance while they run, on a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from dropmuon.lab.config import Config
+from dropmuon.lab.run import Evaluation
+from dropmuon.lab.watch.watcher import Watcher
+
+__all__ = ["Display", "duration"]
+
+
+@dataclass
+class _Row:
+    """What is known of one method."""
+
+    seed: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    train: float | None = None
+    test: float | None = None
+    finished: int = 0
+
+
+class Display(Watcher):
+    """A table that follows the comparison: epoch, accuracies, steps per second, time left."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._live: Live | None = None
+        self._rows: dict[str, _Row] = {}
+        self._total, self._epochs, self._seeds = 1, 1, 1
+        self._began = 0.0
+        self._before: int | None = None
+
+    def prepare(self, what: str) -> None:
+        self._console.print(Text(what, style="dim"))
+
+    def begin(self, config: Config, total_steps: int) -> None:
+        self._rows = {name: _Row(seed=config.seeds[0]) for name in config.methods}
+        self._total, self._epochs, self._seeds = total_steps, config.epochs, len(config.seeds)
+        self._began, self._before = self._clock(), None
+        self._live = Live(
+            get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True
+        )
+        self._live.start()
+
+    def advance(self, method: str, seed: int, step: int, seconds: float) -> None:
+        if self._before is None:
+            self._before = self._steps_taken()
+        row = self._rows[method]
+        row.seed, row.step, row.seconds = seed, step, seconds
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        row = self._rows[evaluation.method]
+        row.seed, row.step, row.seconds = evaluation.seed, evaluation.step, evaluation.seconds
+        row.train, row.test = evaluation.train_accuracy, evaluation.test_accuracy
+        if evaluation.step == self._total:
+            row.finished += 1
+
+    def end(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def render(self) -> RenderableType:
+        """The table, and a bar over all methods and seeds."""
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("method")
+        for name in ("seed", "epoch", "train", "test", "steps/s"):
+            table.add_column(name, justify="right")
+        for name, row in self._rows.items():
+            table.add_row(name, *self._cells(row))
+        done, total = self._steps_taken(), self._total * self._seeds * max(1, len(self._rows))
+        bar = ProgressBar(total=total, completed=done, width=40)
+        foot = Table.grid(padding=(0, 2))
+        foot.add_row(bar, Text(self._left(done, total), style="dim"))
+        return Group(table, foot)
+
+    def _cells(self, row: _Row) -> list[str]:
+        rate = row.step / row.seconds if row.seconds > 0 else 0.0
+        return [
+            str(row.seed),
+            f"{row.step / self._total * self._epochs:.1f}/{self._epochs}",
+            "" if row.train is None else f"{row.train:.1%}",
+            "" if row.test is None else f"{row.test:.1%}",
+            f"{rate:.1f}" if rate else "",
+        ]
+
+    def _steps_taken(self) -> int:
+        rows = self._rows.values()
+        return sum(r.finished * self._total + (r.step if r.step < self._total else 0) for r in rows)
+
+    def _left(self, done: int, total: int) -> str:
+        if self._before is None or done <= self._before:
+            return "starting"
+        elapsed, new = self._clock() - self._began, done - self._before
+        return f"{duration(elapsed)} gone, about {duration(elapsed * (total - done) / new)} left"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 48 s, 3:05 min, 2:10 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"

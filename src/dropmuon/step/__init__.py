@@ -1,0 +1,1 @@
+"""How parameters move: which sets are drawn, how far, and the arithmetic."""

@@ -1,0 +1,370 @@
+"""The arithmetic of a step against plain formulas, and what a flag of not-finite undoes."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from models import batches, layers_of, mlp, train
+from torch import Tensor
+
+import dropmuon.optimizer
+from dropmuon import DropMuon, rules
+from dropmuon.step.kernels import adamw, all_finite, descent_directions, move, start_momentum
+from dropmuon.step.moves import screen
+
+SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=4)
+DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
+SEEDS = st.integers(0, 2**31)
+SHARES = st.floats(0.0, 0.999)
+FLAGS = st.lists(st.booleans(), min_size=4, max_size=4)
+
+
+def tensors(shapes: list[tuple[int, ...]], dtype: torch.dtype, seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes]
+
+
+def clones(given: list[Tensor]) -> list[Tensor]:
+    return [x.clone() for x in given]
+
+
+def flags_of(flags: list[bool], like: list[Tensor]) -> list[Tensor]:
+    return [torch.tensor(flag) for flag in flags[: len(like)]]
+
+
+def spoiled(gradients: list[Tensor], flags: list[bool]) -> list[Tensor]:
+    """NaN and infinities in every gradient whose flag is false."""
+    bad = []
+    for g, ok in zip(gradients, flags, strict=False):
+        other = g.clone()
+        if not ok and g.numel():
+            other.view(-1)[0] = float("nan")
+            other.view(-1)[-1] = float("inf")
+        bad.append(other)
+    return bad
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    return torch.equal(a.view(integer), b.view(integer))
+
+
+def assert_near(ours: list[Tensor], exact: list[Tensor], dtype: torch.dtype) -> None:
+    """Within a few roundings of values of size about ten, computed in float64."""
+    eps = torch.finfo(dtype).eps
+    for a, b in zip(ours, exact, strict=True):
+        assert a.dtype == dtype
+        torch.testing.assert_close(a.double(), b, rtol=8 * eps, atol=32 * eps)
+
+
+def wide(given: list[Tensor]) -> list[Tensor]:
+    return [x.to(torch.float64, copy=True) for x in given]
+
+
+# Momentum
+
+
+@given(SHAPES, DTYPES, SEEDS)
+def test_momentum_starts_at_the_gradient(shapes: list, dtype: torch.dtype, seed: int) -> None:
+    momenta, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
+    start_momentum(momenta, gradients)
+    assert all(same_bits(m, g) for m, g in zip(momenta, gradients, strict=True))
+    for m in momenta:
+        m.fill_(9.0)
+    assert not any((g == 9.0).any() for g in gradients), "a copy, not a view"
+
+
+@given(SHAPES, DTYPES, SEEDS, SHARES, st.booleans())
+def test_momentum_and_direction_follow_the_formula(
+    shapes: list, dtype: torch.dtype, seed: int, momentum: float, nesterov: bool
+) -> None:
+    momenta, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
+    old, kept_gradients = wide(momenta), clones(gradients)
+    along = descent_directions(momenta, gradients, momentum=momentum, nesterov=nesterov)
+    new = [momentum * m + (1 - momentum) * g.double() for m, g in zip(old, gradients, strict=True)]
+    look = [(1 - momentum) * g.double() + momentum * m for m, g in zip(new, gradients, strict=True)]
+    assert_near(momenta, new, dtype)
+    assert_near(along, look if nesterov else new, dtype)
+    assert all(same_bits(a, b) for a, b in zip(gradients, kept_gradients, strict=True))
+
+
+@given(SHAPES, DTYPES, SEEDS, SHARES, st.booleans(), FLAGS)
+def test_a_false_flag_keeps_momentum_and_a_true_one_changes_nothing(
+    shapes: list,
+    dtype: torch.dtype,
+    seed: int,
+    momentum: float,
+    nesterov: bool,
+    flags: list[bool],
+) -> None:
+    old, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
+    plain, flagged = clones(old), clones(old)
+    rule = {"momentum": momentum, "nesterov": nesterov}
+    expected = descent_directions(plain, gradients, **rule)
+    along = descent_directions(
+        flagged, spoiled(gradients, flags), finite=flags_of(flags, old), **rule
+    )
+    for i, ok in enumerate(flags[: len(old)]):
+        if ok:
+            assert same_bits(flagged[i], plain[i])
+            assert same_bits(along[i], expected[i])
+        else:
+            assert same_bits(flagged[i], old[i])
+            assert torch.isfinite(along[i]).all()
+
+
+# Moving
+
+
+LENGTHS = st.one_of(
+    st.floats(0.0, 2.0),
+    st.lists(st.floats(0.0, 2.0), min_size=4, max_size=4),
+    st.lists(st.floats(0.0, 2.0).map(partial(torch.tensor)), min_size=4, max_size=4),
+)
+
+
+@given(SHAPES, DTYPES, SEEDS, LENGTHS, st.floats(0.0, 0.5))
+def test_a_move_shrinks_and_descends(
+    shapes: list, dtype: torch.dtype, seed: int, lengths: Any, decay: float
+) -> None:
+    points, directions = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
+    each = [lengths] * 4 if isinstance(lengths, float) else lengths
+    exact = [
+        (1 - decay) * x.double() - float(t) * d.double()
+        for x, d, t in zip(points, directions, each, strict=False)
+    ]
+    given_lengths = lengths if isinstance(lengths, float) else lengths[: len(points)]
+    move(points, directions, lengths=given_lengths, decay=decay)
+    assert_near(points, exact, dtype)
+
+
+@given(SHAPES, DTYPES, SEEDS, LENGTHS, st.sampled_from([0.0, 0.01, 0.3]), FLAGS)
+def test_a_false_flag_keeps_a_parameter_to_the_bit(
+    shapes: list, dtype: torch.dtype, seed: int, lengths: Any, decay: float, flags: list[bool]
+) -> None:
+    old, directions = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
+    points = clones(old)
+    given_lengths = lengths if isinstance(lengths, float) else lengths[: len(old)]
+    finite = flags_of(flags, old)
+    move(points, spoiled(directions, flags), lengths=given_lengths, decay=decay, finite=finite)
+    for i, ok in enumerate(flags[: len(old)]):
+        assert ok or same_bits(points[i], old[i])
+
+
+@given(SHAPES, DTYPES, SEEDS, LENGTHS, st.sampled_from([0.0, 0.01, 0.3]), FLAGS)
+def test_a_true_flag_moves_a_parameter_as_no_flag_does_to_the_bit(
+    shapes: list, dtype: torch.dtype, seed: int, lengths: Any, decay: float, flags: list[bool]
+) -> None:
+    old, directions = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
+    rule = {
+        "lengths": lengths if isinstance(lengths, float) else lengths[: len(old)],
+        "decay": decay,
+    }
+    plain, flagged = clones(old), clones(old)
+    move(plain, directions, **rule)
+    move(flagged, spoiled(directions, flags), finite=flags_of(flags, old), **rule)
+    for i, ok in enumerate(flags[: len(old)]):
+        assert not ok or same_bits(flagged[i], plain[i])
+
+
+# AdamW
+
+
+def adam_state(like: list[Tensor], steps: int, seed: int) -> dict[str, list[Tensor]]:
+    shapes, dtype = [tuple(x.shape) for x in like], like[0].dtype
+    count = torch.float64 if dtype == torch.float64 else torch.float32
+    return {
+        "averages": tensors(shapes, dtype, seed) if steps else [torch.zeros_like(x) for x in like],
+        "squares": [x.square() for x in tensors(shapes, dtype, seed + 1)]
+        if steps
+        else [torch.zeros_like(x) for x in like],
+        "steps": [torch.tensor(float(steps), dtype=count) for _ in like],
+    }
+
+
+ADAM = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "decay": 0.001}
+
+
+@given(SHAPES, st.sampled_from([torch.float64, torch.float32]), SEEDS, st.integers(0, 50))
+def test_adamw_follows_the_formula(shapes: list, dtype: torch.dtype, seed: int, steps: int) -> None:
+    points, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
+    state = adam_state(points, steps, seed + 2)
+    x, g = wide(points), wide(gradients)
+    m = [0.9 * a + 0.1 * b for a, b in zip(wide(state["averages"]), g, strict=True)]
+    v = [0.95 * a + 0.05 * b * b for a, b in zip(wide(state["squares"]), g, strict=True)]
+    k = steps + 1
+    exact = [
+        xi * (1 - 0.001) - 0.01 * (mi / (1 - 0.9**k)) / ((vi / (1 - 0.95**k)).sqrt() + 1e-8)
+        for xi, mi, vi in zip(x, m, v, strict=True)
+    ]
+    adamw(points, gradients, **state, **ADAM)
+    assert_near(points, exact, dtype)
+    assert_near(state["averages"], m, dtype)
+    assert_near(state["squares"], v, dtype)
+    assert all(float(count) == k for count in state["steps"])
+
+
+@given(SHAPES, DTYPES, SEEDS, st.integers(0, 50), FLAGS)
+def test_a_false_flag_keeps_adamw_and_its_state_to_the_bit(
+    shapes: list, dtype: torch.dtype, seed: int, steps: int, flags: list[bool]
+) -> None:
+    old, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
+    before = adam_state(old, steps, seed + 2)
+    points, state = clones(old), {key: clones(value) for key, value in before.items()}
+    adamw(points, spoiled(gradients, flags), **state, **ADAM, finite=flags_of(flags, old))
+    for i, ok in enumerate(flags[: len(old)]):
+        assert ok or same_bits(points[i], old[i])
+        for key, value in state.items():
+            assert ok or same_bits(value[i], before[key][i]), key
+
+
+@given(SHAPES, DTYPES, SEEDS, st.integers(0, 50), FLAGS)
+def test_a_true_flag_steps_adamw_as_no_flag_does_to_the_bit(
+    shapes: list, dtype: torch.dtype, seed: int, steps: int, flags: list[bool]
+) -> None:
+    old, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
+    before = adam_state(old, steps, seed + 2)
+    plain, plain_state = clones(old), {key: clones(value) for key, value in before.items()}
+    points, state = clones(old), {key: clones(value) for key, value in before.items()}
+    adamw(plain, gradients, **plain_state, **ADAM)
+    adamw(points, spoiled(gradients, flags), **state, **ADAM, finite=flags_of(flags, old))
+    for i, ok in enumerate(flags[: len(old)]):
+        assert not ok or same_bits(points[i], plain[i])
+        for key, value in state.items():
+            assert not ok or same_bits(value[i], plain_state[key][i]), key
+
+
+# Finite or not
+
+
+@given(SHAPES, DTYPES, SEEDS, st.data())
+def test_all_finite_finds_one_bad_entry_anywhere(
+    shapes: list, dtype: torch.dtype, seed: int, data: st.DataObject
+) -> None:
+    given_tensors = tensors(shapes, dtype, seed)
+    expected = []
+    for x in given_tensors:
+        bad = data.draw(st.sampled_from([None, float("nan"), float("inf"), float("-inf")]))
+        if bad is not None and x.numel():
+            x.view(-1)[data.draw(st.integers(0, x.numel() - 1))] = bad
+        expected.append(bad is None or not x.numel())
+    before = clones(given_tensors)
+    flags = all_finite(given_tensors)
+    assert [bool(flag) for flag in flags] == expected
+    assert all(flag.dtype == torch.bool and flag.ndim == 0 for flag in flags)
+    assert all(same_bits(a, b) for a, b in zip(given_tensors, before, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_all_finite_accepts_the_largest_and_smallest_numbers(dtype: torch.dtype) -> None:
+    info = torch.finfo(dtype)
+    huge = torch.tensor([info.max, info.max, -info.max, info.tiny, -0.0, 0.0], dtype=dtype)
+    assert [bool(flag) for flag in all_finite([huge, -huge, huge.repeat(1000)])] == [True] * 3
+
+
+def test_all_finite_sees_infinities_of_opposite_sign(device: str) -> None:
+    both = torch.tensor([float("inf"), float("-inf"), 1.0], device=device)
+    good = torch.ones(3, device=device)
+    flags = all_finite([both, good])
+    assert [bool(flag) for flag in flags] == [False, True]
+    assert all(flag.device.type == device for flag in flags)
+
+
+# The screen of a whole step
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "spectral": {},
+    "nesterov and decay": {"nesterov": True, "weight_decay": 0.1},
+    "sharp": {"step_rule": rules.Sharp()},
+    "generalized": {"step_rule": rules.Generalized(1.0, [1.0, 2.0, 3.0])},
+    "one by one": {"foreach": False},
+    "ascent": {"maximize": True},
+    "adamw": {"policy": lambda site: "adamw", "weight_decay": 0.1},
+    "muon": {"policy": "muon"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("layer", [0, 2])
+def test_screening_on_the_device_is_screening_on_the_host(
+    monkeypatch: pytest.MonkeyPatch, case: str, bad: float, layer: int
+) -> None:
+    start, make_batch, loss = mlp()
+    data = batches(make_batch, 4)
+    answers = []
+    for on_host in (True, False):
+        model = copy.deepcopy(start)
+        optimizer = DropMuon(model, lr=0.05, momentum=0.6, sampler="full", **CASES[case])
+        train(model, optimizer, loss, data[:1])  # a first step is screened on the host
+
+        def forced(moves: Any, *, on_host: bool, choice: bool = on_host) -> Any:
+            return screen(moves, on_host=choice)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(dropmuon.optimizer, "screen", forced)
+            for k in (1, 2, 3):
+                loss(model, data[k]).backward()
+                if k == 2:
+                    layers_of(model)[layer][0].grad.view(-1)[1] = bad
+                    before = _snapshot(optimizer, model)
+                optimizer.step()
+                optimizer.zero_grad()
+                if k == 2:
+                    _check_held(before, _snapshot(optimizer, model), layer)
+        assert optimizer.skipped == {optimizer.layers[layer]: 1}
+        answers.append(_snapshot(optimizer, model))
+    for one, other in zip(*answers, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-14, atol=1e-16)
+
+
+def _snapshot(optimizer: DropMuon, model: torch.nn.Module) -> list[list[Tensor]]:
+    """Parameters and all tensors of their states, by layer."""
+    return [
+        [
+            x.detach().clone()
+            for p in layer
+            for x in (p, *(v for v in optimizer.state[p].values() if isinstance(v, Tensor)))
+        ]
+        for layer in layers_of(model)
+    ]
+
+
+def _check_held(before: list[list[Tensor]], after: list[list[Tensor]], layer: int) -> None:
+    for i, (old, new) in enumerate(zip(before, after, strict=True)):
+        same = [same_bits(a, b) for a, b in zip(old, new, strict=True)]
+        assert all(same) if i == layer else not any(same)
+
+
+def test_a_first_gradient_that_is_not_finite_leaves_its_layer_to_start_later() -> None:
+    model, make_batch, loss = mlp()
+    optimizer = DropMuon(model, sampler="full")
+    start = layers_of(model)[1][0].detach().clone()
+    loss(model, make_batch(0)).backward()
+    layers_of(model)[1][1].grad[0] = float("nan")
+    optimizer.step()
+    optimizer.zero_grad()
+    assert torch.equal(layers_of(model)[1][0].detach(), start)
+    loss(model, make_batch(1)).backward()
+    gradient = layers_of(model)[1][0].grad.clone()
+    optimizer.step()
+    momentum = optimizer.state[layers_of(model)[1][0]]["momentum_buffer"]
+    assert torch.equal(momentum, gradient)
+
+
+def test_an_error_on_not_finite_moves_nothing() -> None:
+    model, make_batch, loss = mlp()
+    optimizer = DropMuon(model, sampler="full", error_if_nonfinite=True)
+    before = [p.detach().clone() for p in model.parameters()]
+    loss(model, make_batch(0)).backward()
+    layers_of(model)[2][0].grad[0, 0] = float("inf")
+    with pytest.raises(RuntimeError, match="gradient of '4' is not finite; nothing moved"):
+        optimizer.step()
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
