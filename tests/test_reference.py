@@ -31,7 +31,7 @@ from models import (
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
-from dropmuon import DropMuon, presets, reference, rules, samplers
+from dropmuon import DropMuon, norms, presets, reference, rules, samplers
 from dropmuon.model.policies import Site
 from dropmuon.samplers import ActiveSet
 
@@ -43,7 +43,7 @@ MODELS: dict[str, Callable[[], Problem]] = {
     "transformer": partial(transformer, blocks=1),
 }
 
-NORMS = ["spectral", "scaled-spectral", "euclidean", "sign", "column-wise", "row-wise"]
+NORMS = ["spectral", "spectral-rms", "euclidean", "sign", "column-wise", "row-wise"]
 
 SAMPLERS: dict[str, Callable[[int], str | samplers.Sampler]] = {
     "full": lambda b: samplers.Full(),
@@ -66,8 +66,12 @@ def norm_of(norm: str, x: Tensor) -> str:
     return norm if x.ndim >= 2 or norm == "sign" else "euclidean"
 
 
-def policy(norm: str) -> Callable[[Site], str]:
-    return lambda site: norm_of(norm, site.parameter)
+def policy(norm: str) -> Callable[[Site], norms.Norm | str]:
+    def choose(site: Site) -> norms.Norm | str:
+        name = norm_of(norm, site.parameter)
+        return norms.Spectral("svd", scale="rms") if name == "spectral-rms" else name
+
+    return choose
 
 
 def assert_same_point(model: nn.Module, X: list[list[Tensor]], rtol: float = 1e-10) -> None:
@@ -332,7 +336,7 @@ def test_block_coordinate_descent_is_algorithm_3() -> None:
 
 DUALS: dict[str, Callable[[Tensor], Tensor]] = {
     "spectral": lambda g: torch.linalg.svdvals(g).sum(),
-    "scaled-spectral": lambda g: math.sqrt(g.shape[0] / g.shape[1]) * torch.linalg.svdvals(g).sum(),
+    "spectral-rms": lambda g: math.sqrt(g.shape[0] / g.shape[1]) * torch.linalg.svdvals(g).sum(),
     "euclidean": lambda g: g.square().sum().sqrt(),
     "sign": lambda g: g.abs().sum(),
     "column-wise": lambda g: g.square().sum(0).sqrt().sum(),
@@ -341,7 +345,7 @@ DUALS: dict[str, Callable[[Tensor], Tensor]] = {
 
 PRIMALS: dict[str, Callable[[Tensor], Tensor]] = {
     "spectral": lambda z: torch.linalg.svdvals(z).max(),
-    "scaled-spectral": lambda z: torch.linalg.svdvals(z).max() / math.sqrt(z.shape[0] / z.shape[1]),
+    "spectral-rms": lambda z: torch.linalg.svdvals(z).max() / math.sqrt(z.shape[0] / z.shape[1]),
     "euclidean": lambda z: z.square().sum().sqrt(),
     "sign": lambda z: z.abs().max(),
     "column-wise": lambda z: z.square().sum(0).sqrt().max(),

@@ -90,7 +90,7 @@ def lmo(norm: str, g: Tensor, t: float) -> Tensor:
     out, inputs = matrix.shape
     if norm == "spectral":
         z = _polar(matrix)
-    elif norm == "scaled-spectral":
+    elif norm == "spectral-rms":
         z = (out / inputs) ** 0.5 * _polar(matrix)
     elif norm == "euclidean":
         z = _unit(matrix, matrix.norm())

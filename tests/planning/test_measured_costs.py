@@ -159,7 +159,7 @@ def test_operations_of_an_update_are_those_of_its_orthogonaliser():
     measured = measure_costs(mlp_problem(), {}, 1.0, clock=Ticking(0.01))
     for layer, count in zip(mlp(), measured.operations.sharp, strict=True):
         with FlopCounterMode(display=False) as counter:
-            norms.Spectral().direction(torch.randn_like(layer.weight))
+            norms.Spectral().unit_direction(torch.randn_like(layer.weight))
         assert count == counter.get_total_flops() > 0
 
 

@@ -24,7 +24,7 @@ NORMS = [
     norms.Spectral("svd"),
     norms.Spectral("cubic"),
     norms.Spectral("polar-express"),
-    norms.ScaledSpectral(),
+    norms.Spectral(scale="rms"),
     norms.Euclidean(),
     norms.Sign(),
     norms.ColumnWise(),

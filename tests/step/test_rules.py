@@ -19,7 +19,7 @@ CURVATURES = [0.5, 4.0, 1.5, 20.0]
 
 NORMS: dict[str, Callable[[int, int], float]] = {
     "spectral": min,
-    "scaled-spectral": lambda m, n: min(m, n) * m / n,
+    "spectral-rms": lambda m, n: min(m, n) * m / n,
     "euclidean": lambda m, n: 1,
     "sign": lambda m, n: m * n,
     "column-wise": lambda m, n: n,
@@ -42,7 +42,15 @@ def parameters(seed: int = 0) -> list[torch.nn.Parameter]:
 
 
 def groups(points: list[torch.nn.Parameter], norm: str) -> list[dict[str, Any]]:
-    return [{"params": [x], "layer": i, "norm": norm} for i, x in enumerate(points)]
+    return [{"params": [x], "layer": i, "norm": geometry(norm)} for i, x in enumerate(points)]
+
+
+def geometry(norm: str) -> norms.Norm:
+    if norm == "spectral-rms":
+        return norms.Spectral("svd", scale="rms")
+    found = norms.by_name(norm, "svd")
+    assert isinstance(found, norms.Norm)
+    return found
 
 
 def sharp_descent(
@@ -54,8 +62,7 @@ def sharp_descent(
 
 
 def duals(points: list[torch.nn.Parameter], norm: str) -> list[float]:
-    geometry = norms.by_name(norm, "svd")
-    return [float(geometry.dual(x.grad)) for x in points]
+    return [float(geometry(norm).dual(x.grad)) for x in points]
 
 
 # Theorems
@@ -191,10 +198,10 @@ def test_a_step_is_as_long_as_the_formula(rule: str, norm: str, active: tuple[in
     chosen, formula = FORMULAS[rule]
     if chosen.momentum is not None:
         chosen.momentum = 0.0  # layerwise_gd has none
-    geometry = norms.by_name(norm, "svd")
+    ball = geometry(norm)
     for i, (step, g) in enumerate(zip(moved(chosen, norm, active), parameters(7), strict=True)):
-        length = 0.3 * formula(i, active[0], float(geometry.dual(g.detach())))
-        expected = geometry.lmo(g.detach(), length) if i in active else torch.zeros_like(g)
+        length = 0.3 * formula(i, active[0], float(ball.dual(g.detach())))
+        expected = ball.lmo(g.detach(), length) if i in active else torch.zeros_like(g)
         torch.testing.assert_close(step, expected, rtol=1e-12, atol=1e-14)
 
 

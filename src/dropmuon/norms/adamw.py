@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dropmuon.norms.describing import Described
+from dropmuon.norms.base import StableRepr
 
 __all__ = ["AdamW"]
 
 
 @dataclass(frozen=True, repr=False)
-class AdamW(Described):
-    """Marks parameters that the optimizer shall move by AdamW's rule instead of a norm's.
+class AdamW(StableRepr):
+    """A mark for parameters that the optimizer moves by AdamW's rule instead of by a norm.
 
-    Not a norm: it has no ball and no oracle, only AdamW's hyperparameters (`betas`, the decay
+    It is not a norm: it has no ball and no oracle, only AdamW's hyperparameters (`betas`, the decay
     rates of the two moments, and `eps`, added to the root of the second). The marked parameters
     stay in their layers and are frozen by the same sampler as all others.
     """

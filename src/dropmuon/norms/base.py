@@ -1,55 +1,173 @@
-"""What a norm is to the optimizer: a length, and the steepest direction of length one."""
+"""What every norm has: a length, the unit direction of steepest ascent, and a scale."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from dropmuon.norms.describing import Described
-from dropmuon.norms.precision import accumulation_dtype
+from dropmuon.checks import unknown_name
+from dropmuon.norms.numerics import accumulation_dtype, inner
 
-__all__ = ["Norm", "inner"]
+__all__ = ["SCALES", "Norm", "Scale", "ScaledNorm", "StableRepr"]
+
+Scale = float | str | Callable[[int, int], float]
+
+SCALES: dict[str, Callable[[int, int], float]] = {
+    # Jordan 2024: a tall matrix moves as far per entry as a square one.
+    "muon": lambda out, in_: math.sqrt(max(1.0, out / in_)),
+    # Inputs, outputs or both measured by root mean square (Scion, modular norms).
+    "rms": lambda out, in_: math.sqrt(out / in_),
+    "rms-in": lambda _, in_: 1.0 / math.sqrt(in_),
+    "rms-out": lambda out, _: math.sqrt(out),
+    # Inputs measured by mean magnitude: Scion's sign step for the last layer.
+    "mean-in": lambda _, in_: 1.0 / in_,
+    # Moonlight (arXiv 2502.16982): an orthogonal step with the entries' RMS usual for AdamW.
+    "adamw": lambda out, in_: 0.2 * math.sqrt(max(out, in_)),
+}
 
 
-class Norm(Described, ABC):
+class StableRepr:
+    """A dataclass with a complete `repr`, the same in every process, and a short `str`.
+
+    `str` shows only the fields that differ from their defaults.
+    """
+
+    def __repr__(self) -> str:
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        body = ", ".join(f"{f.name}={_stable(getattr(self, f.name))}" for f in fields if f.repr)
+        return f"{type(self).__name__}({body})"
+
+    def __str__(self) -> str:
+        default = type(self)()
+        fields = [f.name for f in dataclasses.fields(self) if f.repr]  # type: ignore[arg-type]
+        special = [name for name in fields if getattr(self, name) != getattr(default, name)]
+        body = ", ".join(f"{name}={getattr(self, name)}" for name in special)
+        return f"{type(self).__name__}({body})" if body else type(self).__name__
+
+
+class Norm(StableRepr, ABC):
     """The geometry of one parameter.
 
-    A subclass is a frozen dataclass with `norm` and `direction`; the dual norm, the linear
+    A subclass is a frozen dataclass with `norm` and `unit_direction`; the dual norm, the linear
     minimization oracle and the sharp operator follow from these two (the paper's "Useful Facts").
-    Every method takes a tensor of the parameter's shape, leaves it as it is, and answers with a
-    new tensor of the same shape and type, or with a scalar in at least float32.
+    Every method takes a tensor of the parameter's shape, leaves it unchanged, and returns either a
+    new tensor of the same shape and type, or a scalar in at least float32.
     """
 
     @abstractmethod
     def norm(self, x: Tensor) -> Tensor:
-        """||x||, as a tensor without dimensions."""
+        """Return ||x||, as a tensor without dimensions."""
 
     @abstractmethod
-    def direction(self, g: Tensor) -> Tensor:
-        """The d with ||d|| = 1 that maximises <g, d>, so <g, d> = ||g||_*; zero if g is zero."""
+    def unit_direction(self, g: Tensor) -> Tensor:
+        """Return the d with ||d|| = 1 and <g, d> = ||g||_*, the largest; zero if g is zero."""
 
-    def directions(self, gs: Sequence[Tensor]) -> list[Tensor]:
-        """`direction` of each tensor; a norm that is faster on many at once overrides it."""
-        return [self.direction(g) for g in gs]
+    def unit_directions(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the unit direction of each tensor; override it where batches are faster."""
+        return [self.unit_direction(g) for g in gs]
 
     def dual(self, g: Tensor) -> Tensor:
-        """||g||_* = max <g, x> over ||x|| <= 1, as a tensor without dimensions."""
-        return inner(g, self.direction(g))
+        """Return ||g||_* = max <g, x> over ||x|| <= 1, as a tensor without dimensions."""
+        return inner(g, self.unit_direction(g))
+
+    def exact_dual(self, g: Tensor) -> Tensor:
+        """Return ||g||_* where `dual` is only as exact as an approximate unit direction."""
+        return self.dual(g)
 
     def lmo(self, g: Tensor, radius: float | Tensor) -> Tensor:
-        """The minimiser of <g, x> over the ball ||x|| <= radius."""
-        return self.direction(g) * -radius
+        """Return the minimiser of <g, x> over the ball ||x|| <= radius."""
+        return self.unit_direction(g) * -radius
 
     def sharp(self, g: Tensor) -> Tensor:
-        """The sharp operator, argmax <g, x> - ||x||^2 / 2: the direction, ||g||_* long."""
-        direction = self.direction(g)
+        """Return argmax <g, x> - ||x||^2 / 2: the unit direction, ||g||_* times as long."""
+        direction = self.unit_direction(g)
         wide = accumulation_dtype(g)
         return (direction.to(wide) * inner(g, direction)).to(g.dtype)
 
 
-def inner(x: Tensor, y: Tensor) -> Tensor:
-    """<x, y>, the sum of products of entries, in at least float32."""
-    wide = accumulation_dtype(x)
-    return (x.to(wide) * y.to(wide)).sum()
+@dataclass(frozen=True, repr=False)
+class ScaledNorm(Norm):
+    """A norm ||x|| / s, whose unit directions are s times as long, and whose dual is s ||g||_*.
+
+    `scale` is s: a number, a name in `SCALES`, or a function of the matrix shape (out, in). A
+    tensor of shape (out, ...) counts as a matrix (out, the rest), a vector as a column (n, 1), so
+    that `Euclidean(scale="rms")` measures a bias by its root mean square.
+
+    A subclass describes the geometry for s = 1 in `_norm`, `_unit_direction` and, where there is a
+    closed form, `_dual`; these never receive an empty tensor and may return a wider type.
+    """
+
+    scale: Scale = 1.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scale, str):
+            if self.scale not in SCALES:
+                raise unknown_name("scale", self.scale, SCALES)
+        elif not callable(self.scale):
+            object.__setattr__(self, "scale", _positive(self.scale))
+
+    def norm(self, x: Tensor) -> Tensor:
+        """Return ||x|| / s, as a tensor without dimensions."""
+        return self._norm(x) / self._factor(x) if x.numel() else inner(x, x)
+
+    def dual(self, g: Tensor) -> Tensor:
+        """Return s ||g||_*, as a tensor without dimensions."""
+        return self._dual(g) * self._factor(g) if g.numel() else inner(g, g)
+
+    def unit_direction(self, g: Tensor) -> Tensor:
+        """Return the unit direction, which is s long in the norm without scale."""
+        return self.unit_directions([g])[0]
+
+    def unit_directions(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the unit direction of each tensor, in batches where the subclass has them."""
+        found = iter(self._unit_directions([g for g in gs if g.numel()]))
+        return [self._stretch(next(found), g) if g.numel() else g.detach().clone() for g in gs]
+
+    @abstractmethod
+    def _norm(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _unit_direction(self, g: Tensor) -> Tensor: ...
+
+    def _unit_directions(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        return [self._unit_direction(g) for g in gs]
+
+    def _dual(self, g: Tensor) -> Tensor:
+        return inner(g, self._unit_direction(g))
+
+    def _matrix_shape(self, x: Tensor) -> tuple[int, int]:
+        """Return the shape (out, in) that the scale is a function of."""
+        out = x.shape[0] if x.ndim else 1
+        return out, x.numel() // out
+
+    def _factor(self, x: Tensor) -> float:
+        """Return s for a tensor of this shape."""
+        if isinstance(self.scale, str):
+            return SCALES[self.scale](*self._matrix_shape(x))
+        if callable(self.scale):
+            return _positive(self.scale(*self._matrix_shape(x)))
+        return self.scale
+
+    def _stretch(self, direction: Tensor, g: Tensor) -> Tensor:
+        factor = self._factor(g)
+        return (direction if factor == 1.0 else direction * factor).to(g.dtype)
+
+
+def _positive(scale: float) -> float:
+    if not (math.isfinite(scale) and scale > 0):
+        raise ValueError(f"scale must be positive and finite, got {scale!r}")
+    return float(scale)
+
+
+def _stable(value: object) -> str:
+    """Return `repr(value)`, but a function's dotted name, and never a memory address."""
+    name = getattr(value, "__qualname__", None)
+    if callable(value) and name is not None:
+        return f"{getattr(value, '__module__', None)}.{name}"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))

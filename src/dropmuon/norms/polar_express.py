@@ -1,58 +1,33 @@
-"""The Polar Express: for every step the polynomial that is best for what is left to do."""
+"""The Polar Express: at each step the polynomial that is best for the interval left over.
+
+Amsel et al. 2025, arXiv 2505.16932. The class `PolarExpress` in `orthogonalizers` applies them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dropmuon.norms.newton_schulz import Iteration, Polynomial
+from dropmuon.norms.newton_schulz import Polynomial
 
-__all__ = ["PolarExpress", "best_quintic", "polar_express_coefficients"]
+__all__ = ["best_quintic", "polar_express_coefficients"]
 
-_CUSHION = 0.02407327424182761  # Amsel et al. 2025
+_CUSHION = 0.02407327424182761  # the published value
 _CONVERGED = 5e-6
 _ONE: Polynomial = (15 / 8, -10 / 8, 3 / 8)  # the limit of the best quintics on [l, u] -> {1}
-
-
-@dataclass(frozen=True, repr=False)
-class PolarExpress(Iteration):
-    """The composition of quintics of Amsel et al. 2025, "The Polar Express" (arXiv 2505.16932).
-
-    The first polynomial is the best approximation to one on [`lower`, 1], each later one on the
-    interval that the former ones map to; so singular values above `lower` (of a matrix with
-    Frobenius norm one) converge as fast as `steps` quintics can make them. `safety` guards the
-    steps against singular values that rounding errors lifted above the interval.
-    """
-
-    steps: int = 5
-    lower: float = 1e-3
-    safety: float = 1.01
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.steps, int) or self.steps < 1:
-            raise ValueError(f"steps must be a positive integer, got {self.steps!r}")
-        if not 0.0 < self.lower < 1.0:
-            raise ValueError(f"lower must be between 0 and 1, got {self.lower!r}")
-        if not 1.0 <= self.safety < 2.0:
-            raise ValueError(f"safety must be in [1, 2), got {self.safety!r}")
-
-    def polynomials(self) -> tuple[Polynomial, ...]:
-        """The polynomials of all steps, in order, safety included."""
-        return polar_express_coefficients(self.steps, self.lower, self.safety)
 
 
 @lru_cache(maxsize=64)
 def polar_express_coefficients(
     steps: int, lower: float = 1e-3, safety: float = 1.0
 ) -> tuple[Polynomial, ...]:
-    """(a, b, c) of each step, for singular values in [`lower`, 1].
+    """Return (a, b, c) of each step, for singular values in [`lower`, 1].
 
-    A small singular value must not be lifted at the price of values close to the upper end u:
+    A small singular value must not be lifted at the expense of values close to the upper end u:
     the quintic is fitted to [max(l, 0.024 u), u] and then rescaled so that the images of l and u
-    lie symmetric about one (the cushion and the recentering of the paper). With `safety` s the
+    lie symmetrically about one (the cushion and the recentering of the paper). With `safety` s the
     polynomial is p(x / s), except for the limit (15, -10, 3) / 8, which needs none.
     """
     low, high = lower, 1.0
@@ -71,11 +46,11 @@ def polar_express_coefficients(
 
 
 def best_quintic(low: float, high: float) -> tuple[float, float, float]:
-    """The odd quintic closest to one on [low, high] in the maximum norm, by Remez exchange.
+    """Return the odd quintic closest to one on [low, high] in the maximum norm, by Remez exchange.
 
-    Its error takes its extreme values, in turn of either sign, at `low`, at the two stationary
+    Its error takes its extreme values, with alternating signs, at `low`, at the two stationary
     points and at `high`. Solve for coefficients and error with guesses of the stationary points,
-    move the guesses to where the derivative is zero, repeat until the error stands still.
+    move the guesses to where the derivative is zero, and repeat until the error stops changing.
     """
     inside: NDArray[np.float64] = low + (high - low) * np.array([0.25, 0.75])
     error = np.inf

@@ -1,4 +1,4 @@
-"""The spectral norm: Muon, and with the RMS scale the hidden layers of Scion."""
+"""The spectral norm: Muon, and with scale "rms" the hidden layers of Scion."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from dropmuon.norms.matrices import MatrixNorm, as_matrices
-from dropmuon.norms.orthogonalizers import Orthogonalize, choose_orthogonalizer, orthogonalize
-from dropmuon.norms.polar import Orthogonalizer
-from dropmuon.norms.precision import accumulation_dtype, check_precision
-from dropmuon.norms.scaling import Scale
+from dropmuon.norms.numerics import accumulation_dtype, check_precision, inner
+from dropmuon.norms.orthogonalizers import (
+    Orthogonalize,
+    Orthogonalizer,
+    choose_orthogonalizer,
+    orthogonalize,
+)
 
-__all__ = ["ScaledSpectral", "Spectral"]
+__all__ = ["Spectral"]
 
 _STACK_BELOW = 2**24
 """m^2 n (m <= n) up to which a CPU is faster on a stack of matrices than on one after another.
@@ -29,13 +32,15 @@ Measured with two cores in float32, eight matrices: 4.1 times faster at 32 x 32,
 class Spectral(MatrixNorm):
     """The 2->2 norm, the largest singular value; its dual is the nuclear norm.
 
-    `orthogonalize` finds the direction U V^T of G = U S V^T: "newton-schulz" (default, singular
-    values between about 0.7 and 1.2), "svd" (exact), "cubic", "polar-express", coefficients,
-    an `Orthogonalizer` such as `NewtonSchulz(steps=7)`, or a function of matrices (m, n), which
-    gets (blocks, m, n) where there are blocks. What is derived from the direction, the dual norm
-    too, is as exact as the orthogonaliser. `precision` is the type to multiply matrices in; by
-    default float32, but bfloat16 for 16-bit tensors on CUDA and float64 for float64 tensors.
-    A vector is a column, so its direction is g / ||g||_2.
+    `orthogonalize` finds the unit direction U V^T of G = U S V^T: "newton-schulz" (default,
+    singular values between about 0.7 and 1.2), "svd" (exact), "cubic", "polar-express",
+    coefficients, an `Orthogonalizer` such as `NewtonSchulz(steps=7)`, or a function of matrices
+    (m, n), which receives (blocks, m, n) where there are blocks. What is derived from the unit
+    direction, including `dual`, is as exact as the orthogonaliser; `exact_dual` always sums the
+    singular values. `scale="rms"` is the norm between root mean squares, sqrt(in / out) times the
+    largest singular value. `precision` is the type to multiply matrices in: by default float32,
+    but bfloat16 for 16-bit tensors on CUDA and float64 for float64 tensors. A vector is a column,
+    so its unit direction is g / ||g||_2.
     """
 
     orthogonalize: Orthogonalize = "newton-schulz"
@@ -46,33 +51,41 @@ class Spectral(MatrixNorm):
         object.__setattr__(self, "orthogonalize", choose_orthogonalizer(self.orthogonalize))
         check_precision(self.precision)
 
+    def exact_dual(self, g: Tensor) -> Tensor:
+        """Return the sum of all singular values, times the scale, by a decomposition."""
+        if not g.numel():
+            return inner(g, g)
+        matrices = as_matrices(g.to(accumulation_dtype(g)), self.blocks)
+        nuclear: Tensor = torch.linalg.svdvals(matrices).sum()
+        return nuclear * self._factor(g)
+
     def _norms(self, matrices: Tensor) -> Tensor:
         norms: Tensor = torch.linalg.matrix_norm(matrices.to(accumulation_dtype(matrices)), ord=2)
         return norms
 
-    def _steepest(self, matrices: Tensor) -> Tensor:
+    def _unit_matrices(self, matrices: Tensor) -> Tensor:
         if len(matrices) == 1:
             return orthogonalize(matrices[0], self.orthogonalize, self.precision).unsqueeze(0)
         if _stacking_pays(matrices):
             return orthogonalize(matrices, self.orthogonalize, self.precision)
         return torch.stack([orthogonalize(m, self.orthogonalize, self.precision) for m in matrices])
 
-    def _directions(self, gs: Sequence[Tensor]) -> list[Tensor]:
+    def _unit_directions(self, gs: Sequence[Tensor]) -> list[Tensor]:
         matrices = [as_matrices(g, self.blocks) for g in gs]
-        answers: dict[int, Tensor] = {}
+        found: dict[int, Tensor] = {}
         for indices in self._groups(matrices):
             stack = torch.cat([matrices[i] for i in indices])
             sizes = [len(matrices[i]) for i in indices]
-            answers.update(zip(indices, torch.split(self._steepest(stack), sizes), strict=True))
+            found.update(zip(indices, torch.split(self._unit_matrices(stack), sizes), strict=True))
         for i, matrix in enumerate(matrices):
-            if i not in answers:
-                answers[i] = self._steepest(matrix)
-        return [answers[i].reshape(g.shape) for i, g in enumerate(gs)]
+            if i not in found:
+                found[i] = self._unit_matrices(matrix)
+        return [found[i].reshape(g.shape) for i, g in enumerate(gs)]
 
     def _groups(self, matrices: Sequence[Tensor]) -> list[list[int]]:
-        """Indices of matrices to orthogonalise together, in groups of at least two.
+        """Return indices of matrices to orthogonalise together, in groups of at least two.
 
-        A function of one's own may know nothing of batches: its matrices stay apart.
+        A user's own function may know nothing of batches: its matrices stay apart.
         """
         groups: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
         if isinstance(self.orthogonalize, Orthogonalizer):
@@ -80,13 +93,6 @@ class Spectral(MatrixNorm):
                 if _stacking_pays(m):
                     groups[m.shape[-2:], m.dtype, m.device].append(i)
         return [indices for indices in groups.values() if len(indices) > 1]
-
-
-@dataclass(frozen=True, repr=False)
-class ScaledSpectral(Spectral):
-    """The spectral norm between root mean squares: `Spectral` with scale "rms", sqrt(out / in)."""
-
-    scale: Scale = field(default="rms", kw_only=True)
 
 
 def _stacking_pays(matrices: Tensor) -> bool:

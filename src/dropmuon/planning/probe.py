@@ -11,9 +11,6 @@ from torch import Tensor
 
 from dropmuon import norms
 from dropmuon.model.roster import Member
-from dropmuon.norms.matrices import as_matrices
-from dropmuon.norms.precision import accumulation_dtype
-from dropmuon.norms.scaling import scale_factor
 from dropmuon.optimizer import DropMuon
 from dropmuon.planning.isolation import Generators
 from dropmuon.planning.problem import Problem, activate
@@ -134,19 +131,12 @@ class Probe:
 
     def _duals(self, i: int, tensors: Mapping[Tensor, Tensor]) -> dict[Tensor, float]:
         members = [member for member in self._layers[i] if member.parameter in tensors]
-        return {member.parameter: _dual(member, tensors[member.parameter]) for member in members}
+        return {
+            member.parameter: float(_geometry(member).exact_dual(tensors[member.parameter]))
+            for member in members
+        }
 
 
 def _geometry(member: Member) -> norms.Norm:
     """The norm of a parameter; for AdamW the max-entry norm, whose step AdamW's resembles."""
     return norms.Sign() if isinstance(member.norm, norms.AdamW) else member.norm
-
-
-def _dual(member: Member, g: Tensor) -> float:
-    """The dual norm, exactly: for spectral norms the sum of all singular values."""
-    norm = _geometry(member)
-    if not isinstance(norm, norms.Spectral) or g.numel() == 0:
-        return float(norm.dual(g))
-    matrices = as_matrices(g.to(accumulation_dtype(g)), norm.blocks)
-    _, rows, columns = matrices.shape
-    return float(torch.linalg.svdvals(matrices).sum()) * scale_factor(norm.scale, rows, columns)

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from dropmuon.norms import AdamW, Norm
-from dropmuon.norms.base import inner
-from dropmuon.norms.precision import accumulation_dtype
+from dropmuon.norms.numerics import accumulation_dtype, inner
 from dropmuon.samplers import ActiveSet
 from dropmuon.step.kernels import adamw, all_finite, descent_directions, move, start_momentum
 from dropmuon.step.rules import StepRule
@@ -166,7 +165,7 @@ def _descend(bucket: list[Move], norm: Norm, rule: StepRule) -> _Descent:
             nesterov=group["nesterov"],
             finite=_flags(bucket),
         )
-    directions = norm.directions(along)
+    directions = norm.unit_directions(along)
     duals = None
     if rule.uses_dual:
         duals = [inner(u, d) for u, d in zip(along, directions, strict=True)]
