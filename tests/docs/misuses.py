@@ -1,25 +1,22 @@
-"""Every misuse gets a sentence with the argument and the remedy, and docs/errors.md lists them."""
+"""The table of misuses: what a user did, and what the error or the warning must say.
+
+`docs/errors.md` has a row for each.
+"""
 
 from __future__ import annotations
 
-import copy
-import re
-import tempfile
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
 from dropmuon import DropMuon, layer_groups, norms, rules, samplers
+from tests.contract.process_group import process_group
 
-ERRORS_PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
+__all__ = ["MISUSES", "Misuse", "make_model"]
 
 
 def make_model() -> nn.Sequential:
@@ -106,19 +103,6 @@ def half_used() -> None:
     optimizer = DropMuon(model)
     model.first(torch.ones(1, 4)).sum().backward()
     optimizer.step()
-
-
-@contextmanager
-def process_group() -> Iterator[None]:
-    """A group of this process alone."""
-    with tempfile.TemporaryDirectory() as folder:
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{folder}/meeting", rank=0, world_size=1
-        )
-        try:
-            yield
-        finally:
-            torch.distributed.destroy_process_group()
 
 
 def ddp_that_expects_all_gradients() -> None:
@@ -391,178 +375,3 @@ MISUSES = [
         ),
     ),
 ]
-
-cases = pytest.mark.parametrize("misuse", MISUSES, ids=lambda misuse: misuse.name)
-
-
-def message_of(misuse: Misuse) -> str:
-    """What a user reads."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            misuse.call()
-        except misuse.kind as error:
-            return str(error)
-    return "\n".join(str(each.message) for each in caught if each.category is misuse.kind)
-
-
-@cases
-def test_a_misuse_is_named_with_its_remedy(misuse: Misuse) -> None:
-    if issubclass(misuse.kind, Warning):
-        with pytest.warns(misuse.kind, match=misuse.says):
-            misuse.call()
-    else:
-        with pytest.raises(misuse.kind, match=misuse.says) as caught:
-            misuse.call()
-        assert caught.type is misuse.kind
-
-
-# The page
-
-
-def rows() -> Iterator[tuple[str, str, str, str]]:
-    """Misuse, kind, message and test of each row of the tables on the page."""
-    for line in ERRORS_PAGE.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
-        if line.startswith("|") and len(cells) == 4 and cells[3].startswith("`"):
-            yield cells[0], cells[1], cells[2].strip("`"), cells[3].strip("`")
-
-
-def test_the_page_lists_every_misuse_once_and_no_other() -> None:
-    listed = [test for *_, test in rows()]
-    assert sorted(listed) == sorted(misuse.name for misuse in MISUSES)
-    assert len({misuse.name for misuse in MISUSES}) == len(MISUSES)
-
-
-@cases
-def test_the_page_quotes_the_message(misuse: Misuse) -> None:
-    quoted = {test: (kind, message) for _, kind, message, test in rows()}
-    kind, message = quoted[misuse.name]
-    assert kind == misuse.kind.__name__
-    parts = [re.escape(part) for part in message.replace("\\|", "|").split("…")]
-    assert re.fullmatch(".*".join(parts), message_of(misuse), re.DOTALL), message_of(misuse)
-
-
-# A step without a new gradient
-
-
-@pytest.mark.parametrize("clear", [True, False])
-@pytest.mark.parametrize("first", [True, False])
-def test_steps_without_a_new_gradient_change_nothing_and_warn_once(
-    clear: bool, first: bool
-) -> None:
-    model = make_model()
-    optimizer = DropMuon(model, lr=0.1, weight_decay=0.1, seed=2)
-    if not first:
-        for _ in range(3):
-            optimizer.zero_grad()
-            model(torch.ones(1, 4)).square().sum().backward()
-            optimizer.step()
-        if clear:
-            optimizer.zero_grad()
-    parameters = copy.deepcopy(model.state_dict())
-    state = copy.deepcopy(optimizer.state_dict())
-    active, flags = optimizer.active, [p.requires_grad for p in model.parameters()]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(3):
-            optimizer.step()
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
-    assert optimizer.active == active
-    assert [p.requires_grad for p in model.parameters()] == flags
-    torch.testing.assert_close(model.state_dict(), parameters, rtol=0, atol=0)
-    after = optimizer.state_dict()
-    assert after["dropmuon"] == state["dropmuon"]
-    torch.testing.assert_close(after["state"], state["state"], rtol=0, atol=0)
-
-
-def test_a_set_that_never_has_a_gradient_does_not_hold_up_training_for_ever() -> None:
-    model = make_model()
-    optimizer = DropMuon(model, lr=0.1, sampler=samplers.Serial(), seed=2)
-    model(torch.ones(1, 4)).square().sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for _ in range(5):
-            optimizer.step()
-    assert len(optimizer.active) == 3
-    model(torch.ones(1, 4)).square().sum().backward()
-    optimizer.step()
-    assert len(optimizer.active) == 1
-
-
-def test_old_gradients_of_layers_that_did_not_move_are_not_new() -> None:
-    model = make_model()
-    optimizer = DropMuon(model, lr=0.1, sampler=samplers.Serial(), truncate=False, seed=2)
-    moved = []
-    for _ in range(10):
-        optimizer.zero_grad()
-        model(torch.ones(1, 4)).square().sum().backward()
-        optimizer.step()
-        before = copy.deepcopy(model.state_dict())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            optimizer.step()
-        moved += [not torch.equal(before[name], x) for name, x in model.state_dict().items()]
-    assert not any(moved)
-
-
-def test_gradients_accumulated_over_batches_are_new() -> None:
-    model = make_model()
-    optimizer = DropMuon(model, lr=0.1)
-    for step in range(4):
-        model(torch.ones(1, 4)).square().sum().backward()  # and no zero_grad
-        optimizer.step()
-        assert optimizer.state_dict()["dropmuon"]["steps"] == step + 1
-
-
-# What looks like a misuse and works
-
-
-def test_a_model_wrapped_in_ddp_works_and_keeps_its_names() -> None:
-    with process_group():
-        plain = make_model()
-        wrapped = nn.parallel.DistributedDataParallel(make_model(), find_unused_parameters=True)
-        ours, theirs = DropMuon(wrapped, seed=1), DropMuon(plain, seed=1)
-        assert ours.layers == theirs.layers == ("0", "1", "2")
-        for _ in range(6):
-            for model, optimizer in ((wrapped, ours), (plain, theirs)):
-                optimizer.zero_grad()
-                model(torch.ones(2, 4)).square().sum().backward()
-                optimizer.step()
-            assert ours.active == theirs.active
-        for a, b in zip(wrapped.parameters(), plain.parameters(), strict=True):
-            assert torch.equal(a, b)
-
-
-def test_a_compiled_model_works_and_keeps_its_names() -> None:
-    plain, inner = make_model(), make_model()
-    compiled = torch.compile(inner, backend="eager")
-    ours, theirs = DropMuon(compiled, seed=1), DropMuon(plain, seed=1)
-    assert ours.layers == theirs.layers == ("0", "1", "2")
-    for _ in range(4):
-        for model, optimizer in ((compiled, ours), (plain, theirs)):
-            optimizer.zero_grad()
-            model(torch.ones(2, 4)).square().sum().backward()
-            optimizer.step()
-        assert ours.active == theirs.active
-    for a, b in zip(inner.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(a, b)
-
-
-def test_frozen_parameters_of_a_model_stay_out() -> None:
-    model = make_model()
-    model[1].requires_grad_(False)
-    model[2].bias.requires_grad_(False)
-    optimizer = DropMuon(model)
-    assert optimizer.layers == ("0", "2")
-    held = [*model[1].parameters(), model[2].bias]
-    before = [parameter.detach().clone() for parameter in held]
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(torch.ones(2, 4)).square().sum().backward()
-        optimizer.step()
-        assert not any(parameter.requires_grad for parameter in held)
-    assert all(map(torch.equal, held, before))
