@@ -68,7 +68,7 @@ def test_16_bit_tensors_are_never_multiplied_in_16_bits_on_a_cpu() -> None:
     class Products(TorchDispatchMode):
         seen: set[torch.dtype] = set()  # noqa: RUF012
 
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             if any(name in str(func) for name in ("mm", "matmul")):
                 self.seen.update(a.dtype for a in args if isinstance(a, Tensor))
             return func(*args, **(kwargs or {}))
