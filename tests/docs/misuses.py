@@ -312,6 +312,24 @@ MISUSES = [
         lambda: make(orthogonalize=5),
     ),
     value(
+        "no-newton-schulz-steps",
+        "steps must be a whole number of at least 1, got 0",
+        lambda: norms.NewtonSchulz(steps=0),
+    ),
+    value(
+        "no-blocks-in-a-norm",
+        "blocks must be a whole number of at least 1, got 0; use 'batch'",
+        lambda: norms.Spectral(blocks=0),
+    ),
+    value(
+        "blocks-that-do-not-divide",
+        "blocks must divide the first dimension",
+        lambda: norms.Spectral(blocks=4).unit_direction(torch.ones(6, 2)),
+    ),
+    value("scale-of-zero", "scale must be positive .* got 0", lambda: norms.Sign(scale=0)),
+    value("precision-an-integer", "precision must", lambda: norms.Spectral(precision=torch.int32)),
+    value("beta-of-one", "betas must be two numbers", lambda: norms.AdamW(betas=(1.0, 0.9))),
+    value(
         "momentum-against-horizon",
         r"momentum=0.5 contradicts Horizon\(99.*leave momentum out",
         lambda: make(momentum=0.5, step_rule=rules.Horizon(99)),

@@ -66,7 +66,7 @@ class Norm(StableRepr, ABC):
 
     @abstractmethod
     def unit_direction(self, g: Tensor) -> Tensor:
-        """Return the d with ||d|| = 1 and <g, d> = ||g||_*, the largest; zero if g is zero."""
+        """Return the d with ||d|| = 1 that maximises <g, d>, to ||g||_*; zero if g is zero."""
 
     def unit_directions(self, gs: Sequence[Tensor]) -> list[Tensor]:
         """Return the unit direction of each tensor; override it where batches are faster."""
@@ -77,7 +77,7 @@ class Norm(StableRepr, ABC):
         return inner(g, self.unit_direction(g))
 
     def exact_dual(self, g: Tensor) -> Tensor:
-        """Return ||g||_* where `dual` is only as exact as an approximate unit direction."""
+        """Return ||g||_* exactly, even where `unit_direction` and thus `dual` are approximate."""
         return self.dual(g)
 
     def lmo(self, g: Tensor, radius: float | Tensor) -> Tensor:
