@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -51,6 +53,22 @@ def test_support_is_the_written_out_one(case):
     for chosen in support:
         assert list(chosen) == sorted(set(chosen))
         assert all(type(layer) is int for layer in chosen)
+
+
+def test_the_distribution_is_the_written_out_one(case):
+    found = case.sampler.distribution(case.num_layers, case.progress)
+    assert found == pytest.approx(case.distribution, rel=1e-13)
+    assert all(p > 0 for p in found.values())
+    assert math.fsum(found.values()) == pytest.approx(1.0, abs=1e-15 * len(found))
+    order = case.sampler.support(case.num_layers)
+    assert list(found) == [s for s in order if s in found]
+
+
+def test_the_distribution_is_the_callers_to_change(case):
+    before = case.sampler.distribution(case.num_layers, case.progress)
+    found = case.sampler.distribution(case.num_layers, case.progress)
+    found.clear()
+    assert case.sampler.distribution(case.num_layers, case.progress) == before
 
 
 def test_marginals_obey_their_laws(case):
@@ -122,17 +140,73 @@ def test_no_layers_and_progress_out_of_range_are_refused(case):
         lambda: case.sampler.sample(0, rng),
         lambda: case.sampler.support(0),
         lambda: case.sampler.marginals(0),
+        lambda: case.sampler.distribution(0),
         lambda: case.sampler.check(0),
     ):
-        with pytest.raises(ValueError, match="num_layers must be at least 1, got 0"):
+        with pytest.raises(
+            ValueError, match="num_layers must be a whole number of at least 1, got 0; give"
+        ):
             use()
     for progress in (-0.1, 1.1, float("nan")):
         with pytest.raises(ValueError, match="progress must be between 0 and 1, got"):
             case.sampler.sample(case.num_layers, rng, progress)
         with pytest.raises(ValueError, match="progress must be between 0 and 1, got"):
             case.sampler.marginals(case.num_layers, progress)
+        with pytest.raises(ValueError, match="progress must be between 0 and 1, got"):
+            case.sampler.distribution(case.num_layers, progress)
 
 
 def test_the_base_class_cannot_be_made():
     with pytest.raises(TypeError):
         Sampler()
+
+
+@dataclass(frozen=True)
+class Own(Sampler):
+    """A user's sampler with the methods that every sampler must have, and no more."""
+
+    law: tuple[tuple[tuple[int, ...], float], ...]
+
+    def sample(self, num_layers, rng, progress=0.0):
+        return self.law[0][0]
+
+    def support(self, num_layers):
+        return tuple(layers for layers, _ in self.law)
+
+    def marginals(self, num_layers, progress=0.0):
+        F = [sum(p for s, p in self.law if s[0] <= i) for i in range(num_layers)]
+        Q = [sum(p for s, p in self.law if i in s) for i in range(num_layers)]
+        return np.array(F), np.array(Q)
+
+    def check(self, num_layers):
+        pass
+
+    @property
+    def needs_progress(self):
+        return False
+
+
+def test_sets_of_different_cutoffs_have_the_steps_of_f_as_their_distribution():
+    law = {(0, 2): 0.25, (1, 2, 3): 0.5, (3,): 0.25}
+    assert Own(tuple(law.items())).distribution(4) == law
+    assert Own((((0, 1), 1.0), ((1,), 0.0))).distribution(2) == {(0, 1): 1.0}
+
+
+def test_sets_that_share_a_cutoff_need_a_distribution_of_their_own():
+    law = {(0,): 0.125, (0, 1): 0.25, (1,): 0.625}
+    with pytest.raises(
+        NotImplementedError, match=r"^Own must define distribution\(num_layers, pro"
+    ):
+        Own(tuple(law.items())).distribution(2)
+
+    class Telling(Own):
+        def distribution(self, num_layers, progress=0.0):
+            return dict(self.law)
+
+    assert Telling(tuple(law.items())).distribution(2) == law
+
+
+def test_a_distribution_that_cannot_be_listed_is_refused_with_the_remedy():
+    for sampler, b in ((library.Nice(1000), 2000), (library.RandomSubset(), 17)):
+        with pytest.raises(ValueError, match=r"use marginals\(\), which needs no support"):
+            sampler.distribution(b)

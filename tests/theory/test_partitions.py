@@ -247,7 +247,7 @@ TWO = Costs(1.0, [1.0, 1.0], [1.0, 1.0])
         ([(0,)], [1.0, 1.0], "layer 1 in 0"),
         ([(0, 1), (1,)], [1.0, 1.0], "layer 1 in 2"),
         ([], [1.0, 1.0], "layer 0 in 0"),
-        ([(0,), ()], [1.0, 1.0], "empty"),
+        ([(0,), ()], [1.0, 1.0], "at least one layer per set"),
         ([(0, 2)], [1.0, 1.0], "from 0 to 1"),
         ([(0, 1)], [1.0], "2 entries"),
         ([(0, 1)], [1.0, -1.0], "at least 0"),
@@ -282,9 +282,9 @@ def test_bad_choices_are_named() -> None:
         with pytest.raises(ValueError, match="taus must be"):
             best_tau("nice", "linear", TWO, taus=taus)  # type: ignore[arg-type]
     for tau in (0, 3, 1.5, True):
-        with pytest.raises(ValueError, match="tau must be a whole number between 1 and 2, got"):
+        with pytest.raises(ValueError, match="tau must be a whole number from 1 to 2, got"):
             nice_factor(tau, TWO)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="tau must be a whole number between 1 and 2, got"):
+        with pytest.raises(ValueError, match="tau must be a whole number from 1 to 2, got"):
             contiguous_blocks(2, tau)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_layers must be"):
         contiguous_blocks(0, 1)

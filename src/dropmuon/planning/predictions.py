@@ -15,7 +15,8 @@ from dropmuon.planning.costs import MeasuredCosts
 from dropmuon.planning.resampling import LEAST_POINTS, Draws, envelope_draws, smooth_draws
 from dropmuon.planning.smoothness import SmoothnessEstimate
 from dropmuon.samplers import Full
-from dropmuon.theory.distributions import ActiveSet, FloatArray, Sampling, marginals_of
+from dropmuon.samplers.base import ActiveSet, FloatArray
+from dropmuon.theory.distributions import Sampling, marginals_of
 from dropmuon.theory.partitions import Regime
 
 __all__ = ["Prediction", "Predictor"]

@@ -14,9 +14,11 @@ from typing import SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from dropmuon.checks import whole_number
+from dropmuon.samplers.base import ActiveSet
 from dropmuon.theory.complexity import generalized_weights, iterations_generalized, smooth_weights
-from dropmuon.theory.costs import Costs, cost_of_set, expected_cost, nonnegative, whole
-from dropmuon.theory.distributions import ActiveSet, Sampling
+from dropmuon.theory.costs import Costs, cost_of_set, expected_cost, nonnegative
+from dropmuon.theory.distributions import Sampling
 from dropmuon.theory.partitions import Regime, check_blocks, check_regime
 from dropmuon.theory.smoothness import Smoothness
 
@@ -124,7 +126,7 @@ def transformer_exact(
     `position_constants[l]` = L0_l is the constant of the layers at place l when they move
     together, and `full_constant` = max_i L0_{i,[b]}.
     """
-    T = whole("num_blocks", num_blocks, "count the transformer blocks")
+    T = whole_number("num_blocks", num_blocks, remedy="count the transformer blocks")
     constants, most = _position_constants(position_constants, full_constant, block.num_layers)
     C, C_sharp = block.layer.sum(), block.sharp.sum()
     tail = block.layer[::-1].cumsum()[::-1]

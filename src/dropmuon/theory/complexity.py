@@ -14,8 +14,10 @@ from typing import SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.theory.costs import nonnegative, whole
-from dropmuon.theory.distributions import FloatArray, Sampling
+from dropmuon.checks import whole_number
+from dropmuon.samplers.base import FloatArray
+from dropmuon.theory.costs import nonnegative
+from dropmuon.theory.distributions import Sampling
 from dropmuon.theory.expectations import Means
 from dropmuon.theory.smoothness import Smoothness
 
@@ -232,7 +234,7 @@ def _positive(**arguments: float) -> None:
 
 
 def _steps(horizon: SupportsIndex) -> int:
-    return whole("horizon", horizon, "give the number of steps that are planned")
+    return whole_number("horizon", horizon, remedy="give the number of steps that are planned")
 
 
 def _spread(given: npt.ArrayLike, b: int) -> npt.ArrayLike:

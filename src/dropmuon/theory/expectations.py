@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dropmuon.theory.distributions import FloatArray, Sampling, distribution_of
+from dropmuon.samplers.base import FloatArray
+from dropmuon.theory.distributions import Sampling, distribution_of
 from dropmuon.theory.smoothness import Smoothness
 
 __all__ = ["Means"]

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize, minimize_scalar
 
+from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import Costs, expected_cost, numbers
-from dropmuon.theory.distributions import FloatArray, Sampling
+from dropmuon.theory.distributions import Sampling
 from dropmuon.theory.programs import dinkelbach
 
 __all__ = ["Box", "FamilyChoice", "best_of_family"]

@@ -45,8 +45,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
+from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import Costs
-from dropmuon.theory.distributions import FloatArray
 from dropmuon.theory.progressive import (
     check_probabilities,
     check_progressive_constants,

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import isotonic_regression, nnls
 
-from dropmuon.theory.distributions import FloatArray
+from dropmuon.samplers.base import FloatArray
 
 __all__ = ["covering_pairs", "nearest_monotone"]
 

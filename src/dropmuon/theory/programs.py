@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linprog
 
+from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import Costs, numbers
-from dropmuon.theory.distributions import FloatArray
 from dropmuon.theory.progressive import (
     check_progressive_constants,
     matching_tails,

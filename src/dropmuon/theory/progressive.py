@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import isotonic_regression
 
+from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import Costs, numbers
 from dropmuon.theory.costs import d as tail_costs
-from dropmuon.theory.distributions import FloatArray
 from dropmuon.theory.smoothness import NonMonotoneWarning
 
 __all__ = [

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from dropmuon.samplers.base import ActiveSet, FloatArray, active_set
 from dropmuon.theory.costs import nonnegative, numbers
-from dropmuon.theory.distributions import ActiveSet, FloatArray, active_set
 from dropmuon.theory.monotone import covering_pairs, nearest_monotone
 
 __all__ = ["Alpha", "NonMonotoneWarning", "Smoothness", "Violation"]
