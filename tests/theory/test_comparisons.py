@@ -18,9 +18,9 @@ from dropmuon.theory.comparisons import (
     transformer_exact,
     transformer_limit,
 )
-from dropmuon.theory.complexity import iterations_generalized, iterations_smooth
+from dropmuon.theory.complexity import Regime, iterations_generalized, iterations_smooth
 from dropmuon.theory.costs import Costs, d, expected_cost
-from dropmuon.theory.partitions import Regime, optimal_partition, same_position_blocks
+from dropmuon.theory.partitions import optimal_partition, same_position_blocks
 from dropmuon.theory.smoothness import Smoothness
 
 positive = st.floats(0.1, 10.0)

@@ -11,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dropmuon.theory.monotone import covering_pairs, nearest_monotone
-from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
+from dropmuon.theory.smoothness import (
+    NonMonotoneWarning,
+    Smoothness,
+    covering_pairs,
+    nearest_monotone,
+)
 
 values = st.floats(0.0, 10.0, allow_subnormal=False)
 

@@ -16,8 +16,8 @@ from dropmuon.planning.resampling import LEAST_POINTS, Draws, envelope_draws, sm
 from dropmuon.planning.smoothness import SmoothnessEstimate
 from dropmuon.samplers import Full
 from dropmuon.samplers.base import ActiveSet, FloatArray
+from dropmuon.theory import Regime
 from dropmuon.theory.distributions import Sampling, marginals_of
-from dropmuon.theory.partitions import Regime
 
 __all__ = ["Prediction", "Predictor"]
 

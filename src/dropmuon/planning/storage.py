@@ -17,7 +17,7 @@ from dropmuon.planning.costs import MeasuredCosts
 from dropmuon.planning.smoothness import SmoothnessEstimate, summarize
 from dropmuon.samplers.base import active_set
 from dropmuon.theory import StepCosts
-from dropmuon.theory.partitions import Regime, check_regime
+from dropmuon.theory.complexity import Regime, check_regime
 
 __all__ = ["Settings", "read", "write"]
 

@@ -17,15 +17,12 @@ from dropmuon.theory.comparisons import (
 )
 from dropmuon.theory.complexity import (
     GeneralizedIterations,
-    StochasticBound,
-    admissible_eta,
+    Regime,
     generalized_weights,
-    horizon_momentum,
-    horizon_radii,
     iterations_generalized,
     iterations_smooth,
+    relative_iterations,
     smooth_weights,
-    stochastic_bound,
 )
 from dropmuon.theory.costs import Costs, StepCosts, cost_of_set, d, expected_cost
 from dropmuon.theory.distributions import distribution_of, marginals_of
@@ -60,6 +57,13 @@ from dropmuon.theory.progressive import (
     progressive_cost,
 )
 from dropmuon.theory.smoothness import Alpha, NonMonotoneWarning, Smoothness
+from dropmuon.theory.stochastic import (
+    StochasticBound,
+    admissible_eta,
+    horizon_momentum,
+    horizon_radii,
+    stochastic_bound,
+)
 
 __all__ = [
     "Alpha",
@@ -72,6 +76,7 @@ __all__ = [
     "InfeasibleProgramError",
     "NonMonotoneWarning",
     "PartitionSolution",
+    "Regime",
     "Smoothness",
     "StepCosts",
     "StochasticBound",
@@ -104,6 +109,7 @@ __all__ = [
     "progressive_by_dinkelbach",
     "progressive_cost",
     "relative_cost",
+    "relative_iterations",
     "same_position_blocks",
     "smooth_weights",
     "solve_covering_program",

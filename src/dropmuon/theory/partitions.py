@@ -24,26 +24,22 @@ import numpy.typing as npt
 
 from dropmuon.checks import unknown_name, whole_number
 from dropmuon.samplers.base import ActiveSet, FloatArray, active_set
+from dropmuon.theory.complexity import Regime, check_regime
 from dropmuon.theory.costs import Costs, cost_of_set, nonnegative, numbers
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
 
 __all__ = [
     "PartitionSolution",
-    "Regime",
     "TauChoice",
     "TauFamily",
     "best_tau",
     "block_costs",
     "check_blocks",
-    "check_regime",
     "contiguous_blocks",
     "nice_factor",
     "optimal_partition",
     "same_position_blocks",
 ]
-
-Regime: TypeAlias = Literal["smooth", "1/eps", "1/eps^2"]
-"""Smooth layers; or (L0, L1)-smooth ones where the 1/eps, or the 1/eps^2 term of K dominates."""
 
 TauFamily: TypeAlias = Literal["nice", "partition"]
 """All sets of tau layers alike; or contiguous blocks of tau layers with optimal probabilities."""
@@ -194,12 +190,6 @@ def nice_factor(tau: SupportsIndex, costs: Costs) -> float:
     m = np.arange(b - 1)
     terms = np.append(1.0, np.maximum(b - m - size, 0) / (b - m - 1)).cumprod()
     return b / size * costs.overhead + float(costs.layer @ terms.cumsum() + costs.sharp.sum())
-
-
-def check_regime(regime: str) -> None:
-    """Say which regimes there are if this is none."""
-    if regime not in get_args(Regime):
-        raise unknown_name("regime", str(regime), get_args(Regime))
 
 
 def check_blocks(blocks: Iterable[Iterable[int]], num_layers: int) -> tuple[ActiveSet, ...]:
