@@ -19,7 +19,7 @@ from dropmuon.theory.comparisons import (
     transformer_limit,
 )
 from dropmuon.theory.complexity import Regime, iterations_generalized, iterations_smooth
-from dropmuon.theory.costs import Costs, d, expected_cost
+from dropmuon.theory.costs import Costs, expected_cost, tail_costs
 from dropmuon.theory.partitions import optimal_partition, same_position_blocks
 from dropmuon.theory.smoothness import Smoothness
 
@@ -160,7 +160,7 @@ def test_full_updates_cost_as_much_as_full_updates() -> None:
     compared = against_full(samplers.Full(), costs, smoothness)
     assert compared.ratio == 1.0
     assert compared.better
-    assert compared.full == pytest.approx(2 * 5.0 * d(costs)[0])
+    assert compared.full == pytest.approx(2 * 5.0 * tail_costs(costs)[0])
 
 
 def test_progressive_training_pays_unless_the_first_layer_is_the_worst() -> None:

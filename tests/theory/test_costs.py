@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dropmuon import samplers
 from dropmuon.samplers import Sampler
-from dropmuon.theory.costs import Costs, StepCosts, cost_of_set, d, expected_cost
+from dropmuon.theory.costs import Costs, StepCosts, cost_of_set, expected_cost, tail_costs
 from dropmuon.theory.distributions import distribution_of, marginals_of
 
 B = 6
@@ -98,7 +98,7 @@ def test_sets_with_equal_marginals_keep_their_own_probabilities() -> None:
 @given(costs=costs_of_six)
 def test_tail_costs_are_the_costs_of_suffixes(costs: Costs) -> None:
     suffixes = [cost_of_set(costs, range(j, B)) for j in range(B)]
-    np.testing.assert_allclose(d(costs), suffixes, rtol=1e-12)
+    np.testing.assert_allclose(tail_costs(costs), suffixes, rtol=1e-12)
 
 
 @given(step=step_costs_of_six, active=sets_of_six)

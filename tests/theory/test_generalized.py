@@ -283,7 +283,7 @@ def test_mismatched_arguments_are_refused() -> None:
         solve_generalized(two, costs)
     with pytest.raises(ValueError, match="L0 must have the shape of L1"):
         solve_generalized_squared(two, [[1.0]], costs)
-    with pytest.raises(ValueError, match="starts must be at least 0"):
+    with pytest.raises(ValueError, match="starts must be a whole number of at least 0"):
         solve_generalized_squared([[1.0]], [[1.0]], costs, starts=-1)
 
 

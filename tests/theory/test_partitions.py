@@ -13,6 +13,7 @@ from progressive_instances import Array, amounts, simplex, step_costs
 
 from dropmuon.theory.complexity import iterations_generalized, smooth_weights
 from dropmuon.theory.costs import Costs, cost_of_set, expected_cost
+from dropmuon.theory.linear_programs import solve_covering_program
 from dropmuon.theory.partitions import (
     Regime,
     TauFamily,
@@ -23,7 +24,6 @@ from dropmuon.theory.partitions import (
     optimal_partition,
     same_position_blocks,
 )
-from dropmuon.theory.programs import solve_covering_program
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
 
 Blocks = tuple[tuple[int, ...], ...]

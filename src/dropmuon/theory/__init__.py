@@ -1,4 +1,4 @@
-"""Why: costs, marginals, complexity and optimal probabilities. NumPy and SciPy, no torch.
+"""The theory of the paper: costs, iterations and optimal probabilities. NumPy and SciPy, no torch.
 
 The paper's cost model, its convergence theorems as numbers of iterations, and the probabilities
 that make the product of the two least. Layers are counted from 0, the layer next to the input.
@@ -24,9 +24,15 @@ from dropmuon.theory.complexity import (
     relative_iterations,
     smooth_weights,
 )
-from dropmuon.theory.costs import Costs, StepCosts, cost_of_set, d, expected_cost
+from dropmuon.theory.costs import Costs, StepCosts, cost_of_set, expected_cost, tail_costs
 from dropmuon.theory.distributions import distribution_of, marginals_of
-from dropmuon.theory.families import Box, FamilyChoice, best_of_family
+from dropmuon.theory.fractional_programs import (
+    Box,
+    FamilyChoice,
+    RatioSolution,
+    best_of_family,
+    dinkelbach,
+)
 from dropmuon.theory.generalized import (
     GeneralizedSolution,
     full_update_is_optimal_generalized,
@@ -34,6 +40,13 @@ from dropmuon.theory.generalized import (
     generalized_squared_cost,
     solve_generalized,
     solve_generalized_squared,
+)
+from dropmuon.theory.linear_programs import (
+    InfeasibleProgramError,
+    ProgramSolution,
+    progressive_by_dinkelbach,
+    solve_covering_program,
+    solve_linear_program,
 )
 from dropmuon.theory.partitions import (
     PartitionSolution,
@@ -43,13 +56,6 @@ from dropmuon.theory.partitions import (
     nice_factor,
     optimal_partition,
     same_position_blocks,
-)
-from dropmuon.theory.programs import (
-    InfeasibleProgramError,
-    dinkelbach,
-    progressive_by_dinkelbach,
-    solve_covering_program,
-    solve_linear_program,
 )
 from dropmuon.theory.progressive import (
     full_update_is_optimal,
@@ -76,6 +82,8 @@ __all__ = [
     "InfeasibleProgramError",
     "NonMonotoneWarning",
     "PartitionSolution",
+    "ProgramSolution",
+    "RatioSolution",
     "Regime",
     "Smoothness",
     "StepCosts",
@@ -87,7 +95,6 @@ __all__ = [
     "best_tau",
     "contiguous_blocks",
     "cost_of_set",
-    "d",
     "dinkelbach",
     "distribution_of",
     "expected_cost",
@@ -117,6 +124,7 @@ __all__ = [
     "solve_generalized_squared",
     "solve_linear_program",
     "stochastic_bound",
+    "tail_costs",
     "transformer_exact",
     "transformer_limit",
 ]

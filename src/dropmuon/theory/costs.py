@@ -22,10 +22,10 @@ __all__ = [
     "Costs",
     "StepCosts",
     "cost_of_set",
-    "d",
     "expected_cost",
     "nonnegative",
     "numbers",
+    "tail_costs",
 ]
 
 
@@ -185,7 +185,7 @@ class StepCosts:
         return Costs(self.overhead + self.batch, self.forward + self.backward, self.sharp)
 
 
-def d(costs: Costs) -> FloatArray:
+def tail_costs(costs: Costs) -> FloatArray:
     """Return d_j = c_ov + sum_{i>=j} (c_i + c_i^sharp), the cost of moving layers j, ..., b-1."""
     both = costs.layer + costs.sharp
     tails: FloatArray = costs.overhead + both[::-1].cumsum()[::-1]

@@ -25,6 +25,7 @@ __all__ = [
     "Smoothness",
     "Violation",
     "covering_pairs",
+    "lower_triangle",
     "nearest_monotone",
 ]
 
@@ -87,8 +88,8 @@ class Smoothness:
 
         Entries with s > i are ignored.
         """
-        first = _lower("L0", L0)
-        second = np.zeros_like(first) if L1 is None else _lower("L1", L1)
+        first = lower_triangle("L0", L0)
+        second = np.zeros_like(first) if L1 is None else lower_triangle("L1", L1)
         if second.shape != first.shape:
             raise ValueError(
                 f"L1 must have the shape of L0, {first.shape}, got {second.shape}; "
@@ -229,21 +230,26 @@ def _rows(
     return rows
 
 
-def _lower(argument: str, given: npt.ArrayLike) -> FloatArray:
-    """Return the lower triangle of a square matrix of constants."""
+def lower_triangle(argument: str, given: npt.ArrayLike, *, positive: bool = False) -> FloatArray:
+    """Return constants L[i, s] of layer i at cutoff s as a square matrix, 0 where s > i.
+
+    The others must be finite and at least 0, or with `positive` above 0.
+    """
     matrix = numbers(argument, given)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
         raise ValueError(
             f"{argument} must be a square matrix L[i, s], got shape {matrix.shape}; "
             "give one row per layer and one column per cutoff"
         )
-    matrix[np.triu_indices_from(matrix, k=1)] = 0.0
-    wrong = ~np.isfinite(matrix) | (matrix < 0)
+    lower = np.tri(len(matrix), dtype=np.bool_)
+    matrix[~lower] = 0.0
+    wrong = lower & ~(np.isfinite(matrix) & ((matrix > 0) if positive else (matrix >= 0)))
     if wrong.any():
         i, s = np.argwhere(wrong)[0].tolist()
+        remedy = ", or give a small positive constant" if positive else ""
         raise ValueError(
-            f"{argument} must be finite and at least 0, got {matrix[i, s]} at index {(i, s)}; "
-            "estimate it again"
+            f"{argument} must be finite and {'above' if positive else 'at least'} 0 where s <= i, "
+            f"got {matrix[i, s]} at index {(i, s)}; estimate it again{remedy}"
         )
     return matrix
 
