@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from progressive_instances import cutoff_probabilities, spread_constants
 
 from dropmuon import samplers
 from dropmuon.theory.complexity import (
@@ -23,6 +22,7 @@ from dropmuon.theory.complexity import (
 )
 from dropmuon.theory.distributions import distribution_of
 from dropmuon.theory.smoothness import Smoothness
+from tests.theory.progressive_instances import cutoff_probabilities, spread_constants
 
 B = 4
 GAP, EPS = 3.0, 0.07

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
-from progressive_instances import Array, problems, random_problem
 
 from dropmuon.samplers import Nice, Progressive, epoch_shift
 from dropmuon.theory.complexity import generalized_weights, smooth_weights
@@ -19,6 +18,7 @@ from dropmuon.theory.generalized import solve_generalized
 from dropmuon.theory.partitions import best_tau
 from dropmuon.theory.progressive import optimal_progressive, progressive_cost
 from dropmuon.theory.smoothness import Smoothness
+from tests.theory.progressive_instances import Array, problems, random_problem
 
 Sets = Mapping[tuple[int, ...], float]
 

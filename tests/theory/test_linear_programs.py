@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from progressive_instances import Array, matrices, problems, random_problem, step_costs, tails
 
 from dropmuon.theory.costs import Costs
 from dropmuon.theory.linear_programs import (
@@ -17,6 +16,14 @@ from dropmuon.theory.linear_programs import (
 )
 from dropmuon.theory.progressive import optimal_progressive, progressive_cost
 from dropmuon.theory.smoothness import NonMonotoneWarning
+from tests.theory.progressive_instances import (
+    Array,
+    matrices,
+    problems,
+    random_problem,
+    step_costs,
+    tails,
+)
 
 
 @given(problems())

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from progressive_instances import Array, amounts, simplex, step_costs
 
 from dropmuon.theory.complexity import iterations_generalized, smooth_weights
 from dropmuon.theory.costs import Costs, cost_of_set, expected_cost
@@ -25,6 +24,7 @@ from dropmuon.theory.partitions import (
     same_position_blocks,
 )
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
+from tests.theory.progressive_instances import Array, amounts, simplex, step_costs
 
 Blocks = tuple[tuple[int, ...], ...]
 REGIMES: list[Regime] = ["smooth", "1/eps", "1/eps^2"]

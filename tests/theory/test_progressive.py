@@ -7,7 +7,6 @@ import numpy.typing as npt
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from progressive_instances import Array, matrices, problems, random_problem, simplex, step_costs
 
 from dropmuon.theory.complexity import smooth_weights
 from dropmuon.theory.costs import Costs, expected_cost
@@ -17,6 +16,14 @@ from dropmuon.theory.progressive import (
     progressive_cost,
 )
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
+from tests.theory.progressive_instances import (
+    Array,
+    matrices,
+    problems,
+    random_problem,
+    simplex,
+    step_costs,
+)
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from progressive_instances import cutoff_probabilities, spread_constants
 
 from dropmuon import rules, samplers
 from dropmuon.theory.smoothness import Smoothness
@@ -17,6 +16,7 @@ from dropmuon.theory.stochastic import (
     horizon_radii,
     stochastic_bound,
 )
+from tests.theory.progressive_instances import cutoff_probabilities, spread_constants
 
 B = 4
 GAP = 3.0

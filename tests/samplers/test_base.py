@@ -1,4 +1,4 @@
-"""What is true of every sampler, over the table of cases."""
+"""Facts about every sampler, over the table of cases, and about the base class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,22 @@ import numpy as np
 import pytest
 
 import dropmuon.samplers as library
-from dropmuon.samplers import Sampler
+from dropmuon.samplers import (
+    Arbitrary,
+    Full,
+    Nice,
+    Partition,
+    Progressive,
+    RandomSubset,
+    Sampler,
+    Serial,
+    Submodel,
+    epoch_shift,
+    exponential,
+    linear,
+    quadratic,
+    uniform,
+)
 
 DRAWS = 20_000
 
@@ -207,6 +222,34 @@ def test_sets_that_share_a_cutoff_need_a_distribution_of_their_own():
 
 
 def test_a_distribution_that_cannot_be_listed_is_refused_with_the_remedy():
-    for sampler, b in ((library.Nice(1000), 2000), (library.RandomSubset(), 17)):
+    for sampler, b in ((Nice(1000), 2000), (RandomSubset(), 17)):
         with pytest.raises(ValueError, match=r"use marginals\(\), which needs no support"):
             sampler.distribution(b)
+
+
+@pytest.mark.parametrize("p", [uniform, linear, exponential, epoch_shift(), epoch_shift(1.0)])
+def test_equality_compares_every_setting(p):
+    assert Progressive(p) == Progressive(p)
+    assert Progressive(p) != Serial(p)
+    assert Progressive(p) != Progressive(quadratic)
+    assert Submodel(2, p) != Submodel(3, p)
+    assert Partition([[0], [1]], p) != Partition([[1], [0]], p)
+    assert Nice(2) != Nice(3)
+
+
+def test_reprs_read_as_they_are_written():
+    assert repr(Full()) == "Full()"
+    assert repr(Nice(3)) == "Nice(tau=3)"
+    assert repr(Progressive()) == "Progressive(probabilities=uniform)"
+    assert repr(Serial("epoch-shift")) == "Serial(probabilities=epoch_shift(alpha=0.5))"
+    assert (
+        repr(Partition([[1, 0], [2]], np.array([0.25, 0.75])))
+        == "Partition(blocks=((0, 1), (2,)), probabilities=Fixed((0.25, 0.75)))"
+    )
+
+
+def test_layer_indices_are_integers():
+    with pytest.raises(ValueError, match="blocks must hold layer indices, got 0; give"):
+        Partition([0, 1])
+    with pytest.raises(ValueError, match="distribution must hold layer indices, got '0'"):
+        Arbitrary({"0": 1.0})
