@@ -173,7 +173,7 @@ def test_no_layers_and_progress_out_of_range_are_refused(case):
 
 def test_the_base_class_cannot_be_made():
     with pytest.raises(TypeError):
-        Sampler()
+        Sampler()  # type: ignore[abstract]
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def test_a_distribution_that_cannot_be_listed_is_refused_with_the_remedy():
 @pytest.mark.parametrize("p", [uniform, linear, exponential, epoch_shift(), epoch_shift(1.0)])
 def test_equality_compares_every_setting(p):
     assert Progressive(p) == Progressive(p)
-    assert Progressive(p) != Serial(p)
+    assert Progressive(p) != Serial(p)  # type: ignore[comparison-overlap]
     assert Progressive(p) != Progressive(quadratic)
     assert Submodel(2, p) != Submodel(3, p)
     assert Partition([[0], [1]], p) != Partition([[1], [0]], p)
@@ -250,6 +250,6 @@ def test_reprs_read_as_they_are_written():
 
 def test_layer_indices_are_integers():
     with pytest.raises(ValueError, match="blocks must hold layer indices, got 0; give"):
-        Partition([0, 1])
+        Partition([0, 1])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="distribution must hold layer indices, got '0'"):
-        Arbitrary({"0": 1.0})
+        Arbitrary({"0": 1.0})  # type: ignore[dict-item]

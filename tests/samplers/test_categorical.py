@@ -44,7 +44,7 @@ class Chosen(np.random.Generator):
         super().__init__(np.random.PCG64(0))
         self.value = value
 
-    def random(self, size=None):
+    def random(self, size=None):  # type: ignore[override]
         return self.value if size is None else np.full(size, self.value)
 
 
@@ -177,7 +177,7 @@ def test_what_does_not_change_with_progress_is_computed_once():
         assert sampler.distribution(3) == {(0,): 0.5, (1,): 0.25, (2,): 0.25}
     assert counted.calls == 2
     with pytest.raises(ValueError, match="num_layers must be a whole number"):
-        sampler.distribution(3.0)
+        sampler.distribution(3.0)  # type: ignore[arg-type]
 
 
 def test_a_distribution_that_changes_is_that_of_its_progress():

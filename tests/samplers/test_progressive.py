@@ -61,6 +61,6 @@ def test_unknown_names_are_told_the_accepted_ones():
     with pytest.raises(ValueError, match=f"^sampler must be one of {accepted}, got 'adaptive'"):
         by_name("adaptive")
     with pytest.raises(TypeError, match="sampler must be a name or a Sampler, got 3; use"):
-        by_name(3)
+        by_name(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="sampler must be a name or a Sampler, got None; use"):
-        by_name(None)
+        by_name(None)  # type: ignore[arg-type]

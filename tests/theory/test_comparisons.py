@@ -38,9 +38,9 @@ def costs_of(draw: st.DrawFn, b: int) -> Costs:
 def block_smoothness(draw: st.DrawFn) -> Smoothness:
     """Constants of the blocks, and larger ones of the full set."""
     vectors = arrays(np.float64, 6, elements=positive)
-    tables = []
+    tables: list[dict[tuple[int, ...], np.ndarray]] = []
     for _ in range(2):
-        blocks = {B: draw(vectors) for B in BLOCKS}
+        blocks: dict[tuple[int, ...], np.ndarray] = {B: draw(vectors) for B in BLOCKS}
         tables.append({**blocks, FULL: sum(blocks.values()) + draw(vectors)})
     return Smoothness(*tables)
 

@@ -154,7 +154,7 @@ def test_many_tables_at_once_are_as_one_by_one(
 
 
 def test_tables_that_do_not_fit_the_sets_are_refused() -> None:
-    full = {(0, 1): 1.0}
+    full: dict[tuple[int, ...], float] = {(0, 1): 1.0}
     with pytest.raises(ValueError, match=r"a row for each of the 1 sets, got shapes \(2, 2\)"):
         relative_iterations(full, np.ones((2, 2)))
     with pytest.raises(ValueError, match=r"got shapes \(1, 2\) and \(3, 1, 2\)"):

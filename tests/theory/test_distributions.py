@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import SupportsIndex
 
 import numpy as np
 import pytest
@@ -30,7 +32,14 @@ def test_the_distribution_of_each_sampler_has_its_marginals(
 
 def test_sets_with_equal_marginals_keep_their_own_probabilities() -> None:
     e, u = 0.1, 1 / 6
-    pairs = {(0, 1): u, (0, 2): u - e, (0, 3): u + e, (1, 2): u + e, (1, 3): u - e, (2, 3): u}
+    pairs: dict[Iterable[SupportsIndex], float] = {
+        (0, 1): u,
+        (0, 2): u - e,
+        (0, 3): u + e,
+        (1, 2): u + e,
+        (1, 3): u - e,
+        (2, 3): u,
+    }
     skewed = samplers.Arbitrary(pairs)
     nice = samplers.Nice(2)
     for left, right in zip(skewed.marginals(4), nice.marginals(4), strict=True):

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dropmuon.theory.complexity import iterations_generalized, smooth_weights
+from dropmuon.theory.complexity import Regime, iterations_generalized, smooth_weights
 from dropmuon.theory.costs import Costs, cost_of_set, expected_cost
 from dropmuon.theory.linear_programs import solve_covering_program
 from dropmuon.theory.partitions import (
-    Regime,
     TauFamily,
     best_tau,
     block_costs,

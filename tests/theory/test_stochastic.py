@@ -116,7 +116,10 @@ SMOOTHNESS = Smoothness.separable([1.0, 2.0], [1.0, 0.0])
     ("call", "message"),
     [
         (lambda: horizon_momentum(0), "horizon must be a whole number of at least 1, got 0"),
-        (lambda: horizon_momentum(1.0), "horizon must be a whole number of at least 1, got 1.0"),
+        (
+            lambda: horizon_momentum(1.0),  # type: ignore[arg-type]
+            "horizon must be a whole number of at least 1, got 1.0",
+        ),
         (lambda: horizon_radii([-1.0], 1), "eta must be finite and at least 0, got -1"),
         (
             lambda: admissible_eta(samplers.Full(), SMOOTHNESS, 1, [1], [1, 1]),
