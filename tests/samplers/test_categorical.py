@@ -185,11 +185,3 @@ def test_a_distribution_that_changes_is_that_of_its_progress():
     for progress in (0.0, 0.5, 1.0):
         p = epoch_shift(1.0)(3, progress)
         assert sampler.distribution(3, progress) == {(0, 1, 2): p[0], (1, 2): p[1], (2,): p[2]}
-
-
-def test_outcomes_that_stand_for_one_set_add_up():
-    class Folded(Serial):
-        def _active_set(self, outcome, num_layers):
-            return (outcome // 2,)
-
-    assert Folded([0.25, 0.25, 0.5]).distribution(3) == {(0,): 0.5, (1,): 0.5}

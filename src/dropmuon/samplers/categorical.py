@@ -17,10 +17,10 @@ _CHECKED_PROGRESS = tuple(step / 100 for step in range(101))
 
 
 class Categorical(Sampler):
-    """One of finitely many sets, the k-th with probability `probabilities(n, progress)[k]`.
+    """One of n different sets, the k-th with probability `probabilities(n, progress)[k]`.
 
-    Subclasses say how many sets there are and which set an index stands for. What does not change
-    with progress is computed once per number of layers.
+    Subclasses define the number of sets, the set of each index, and the marginals. What does not
+    change with progress is computed once per number of layers.
     """
 
     probabilities: Schedule
@@ -45,11 +45,10 @@ class Categorical(Sampler):
         n = self._outcomes(num_layers)
         if not self.needs_progress and num_layers in self._distributions:
             return self._distributions[num_layers].copy()
-        p = self.probabilities(n, progress)
-        found: dict[ActiveSet, float] = {}
-        for k in p.nonzero()[0].tolist():
-            layers = self._active_set(k, num_layers)
-            found[layers] = found.get(layers, 0.0) + float(p[k])
+        if num_layers not in self._sets:
+            self._sets[num_layers] = tuple(self._active_set(k, num_layers) for k in range(n))
+        p = self.probabilities(n, progress).tolist()
+        found = {s: share for s, share in zip(self._sets[num_layers], p, strict=True) if share > 0}
         if not self.needs_progress:
             self._distributions[num_layers] = found.copy()
         return found
@@ -86,6 +85,10 @@ class Categorical(Sampler):
 
     @cached_property
     def _cumulatives(self) -> dict[int, FloatArray]:
+        return {}
+
+    @cached_property
+    def _sets(self) -> dict[int, tuple[ActiveSet, ...]]:
         return {}
 
     @cached_property
