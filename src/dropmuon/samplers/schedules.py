@@ -147,7 +147,7 @@ class Fixed(Schedule):
 class Custom(Schedule):
     """A user's function `f(n, progress)`, whose results are validated at each use.
 
-    Its `repr` is the function's qualified name: it tells functions apart, not their bodies.
+    Its `repr` is the qualified name of the function, and says nothing of its body.
     """
 
     function: Callable[[int, float], npt.ArrayLike]
@@ -179,7 +179,7 @@ ProbabilitiesLike: TypeAlias = Schedule | Callable[[int, float], npt.ArrayLike] 
 
 
 def as_schedule(probabilities: ProbabilitiesLike) -> Schedule:
-    """Return the schedule that `probabilities` describes, or say what is wrong with it."""
+    """Return the schedule that `probabilities` describes, or raise an error."""
     if isinstance(probabilities, Schedule):
         return probabilities
     if isinstance(probabilities, str):
@@ -203,7 +203,7 @@ def _per_total(weights: FloatArray) -> FloatArray:
 
 
 def _validated(given: npt.ArrayLike, argument: str) -> FloatArray:
-    """Return probabilities that sum to 1 exactly, or say why `given` cannot be that."""
+    """Return probabilities that sum to 1 exactly, or raise an error."""
     try:
         values = np.array(given, dtype=np.float64) + 0.0  # -0.0 becomes 0.0
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Does it pay? Full updates against other distributions over active sets.
+"""Full updates compared with other distributions over active sets.
 
 Costs are compared up to the factor that both sides share: gap/epsilon in the smooth case, and
 2 gap/epsilon^2 or 2 gap/epsilon where one term of the (L0, L1) case dominates.

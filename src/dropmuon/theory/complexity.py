@@ -163,7 +163,7 @@ class Means:
 
     @classmethod
     def of(cls, sampler: Sampling, smoothness: Smoothness, progress: float = 0.0) -> Self:
-        """Make them of the constants that are known for the sets of a sampler."""
+        """Make the means of the constants of these sets, as drawn by a sampler."""
         distribution = distribution_of(sampler, smoothness.num_layers, progress)
         l0, l1 = (np.stack([smoothness.constants(a, s) for s in distribution]) for a in (0, 1))
         return cls(distribution, l0, l1)

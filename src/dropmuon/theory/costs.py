@@ -1,4 +1,4 @@
-"""What a step costs: overhead, the passes through the layers, and the sharp operators.
+"""The cost of a step: overhead, the passes through the layers, and the sharp operators.
 
 The paper's section "Cost Model". Layers are counted from 0, the layer next to the input. A cost is
 in any unit that adds up: seconds, operations.
@@ -27,49 +27,6 @@ __all__ = [
     "numbers",
     "tail_costs",
 ]
-
-
-def nonnegative(argument: str, given: npt.ArrayLike, *, length: int | None = None) -> FloatArray:
-    """Return a read-only float64 copy of a vector of finite numbers >= 0, or say what is wrong."""
-    values = numbers(argument, given)
-    if values.ndim != 1:
-        raise ValueError(
-            f"{argument} must be one-dimensional, got shape {values.shape}; give one per layer"
-        )
-    if values.size == 0:
-        raise ValueError(f"{argument} must not be empty, got no entries; give one per layer")
-    if length is not None and values.size != length:
-        raise ValueError(
-            f"{argument} must have {length} entries, got {values.size}; give one per layer"
-        )
-    wrong = ~np.isfinite(values) | (values < 0)
-    if wrong.any():
-        k = int(wrong.argmax())
-        raise ValueError(
-            f"{argument} must be finite and at least 0, got {values[k]} at index {k}; "
-            "measure it again or use 0"
-        )
-    values += 0.0  # -0.0 becomes 0.0
-    values.setflags(write=False)
-    return values
-
-
-def numbers(argument: str, given: object) -> FloatArray:
-    """Return a float64 copy of an array, or say which argument is none."""
-    try:
-        return np.array(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{argument} must be numbers, got {given!r}; give an array") from None
-
-
-def _amount(argument: str, given: float) -> float:
-    try:
-        number = float(given)
-    except (TypeError, ValueError):
-        raise ValueError(f"{argument} must be a number, got {given!r}; use 0 for none") from None
-    if not math.isfinite(number) or number < 0:
-        raise ValueError(f"{argument} must be finite and at least 0, got {given!r}; use 0 for none")
-    return number
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +73,9 @@ class Costs:
 
 @dataclass(frozen=True, eq=False)
 class StepCosts:
-    """What a step costs with forward and backward apart.
+    """The cost of a step, with forward and backward apart.
 
-    The paper lets the forward pass of the frozen prefix be free, since it "may be cached and
+    The paper takes the forward pass of the frozen prefix as free, since it "may be cached and
     reused". That holds while the batch stays the same. Each reading below is of the paper's form
     c_0 + sum_i a_i F_i + sum_i c_i^sharp Q_i: what does not depend on the cutoff goes to
     `Costs.overhead`, what is paid from the cutoff on goes to `Costs.layer`.
@@ -158,14 +115,14 @@ class StepCosts:
         return self.forward.size
 
     def fresh(self) -> Costs:
-        """Every update has its own batch, and its forward pass runs through the frozen prefix.
+        """Return the costs where every update has its own batch and a full forward pass.
 
         cost(S) = overhead + batch + sum_all forward_i + sum_{i>=s} backward_i + sharp of S.
         """
         return self.reused(1)
 
     def reused(self, updates: SupportsIndex) -> Costs:
-        """Per update, where `updates` = r updates share a batch and the prefix is computed once.
+        """Return the costs per update where r = `updates` share a batch and the prefix's forward.
 
         cost(S) = overhead + batch/r + sum_{i<s} forward_i/r + sum_{i>=s} (forward_i + backward_i)
         + sharp of S. The prefix is sum_all forward_i/r less sum_{i>=s} forward_i/r, which gives
@@ -177,7 +134,7 @@ class StepCosts:
         return Costs(self.overhead + once, again + self.backward, self.sharp)
 
     def cached(self) -> Costs:
-        """The paper's reading: the forward pass of the frozen prefix is free.
+        """Return the costs in the paper's reading: the forward pass of the frozen prefix is free.
 
         cost(S) = overhead + batch + sum_{i>=s} (forward_i + backward_i) + sharp of S. Without a
         cost per batch it is the limit of `reused` for many updates.
@@ -202,8 +159,50 @@ def cost_of_set(costs: Costs, active: Iterable[int]) -> float:
 def expected_cost(sampler: Sampling, costs: Costs, progress: float = 0.0) -> float:
     """Return E[cost(S)] = c_ov + sum_i c_i F_i + sum_i c_i^sharp Q_i (eq. cost_gen).
 
-    `sampler` is anything with `marginals(num_layers, progress)`, or a mapping from sets to
-    probabilities.
+    `sampler` is a `Sampler`, or a mapping from sets to probabilities.
     """
     F, Q = marginals_of(sampler, costs.num_layers, progress)
     return costs.overhead + float(costs.layer @ F) + float(costs.sharp @ Q)
+
+
+def nonnegative(argument: str, given: npt.ArrayLike, *, length: int | None = None) -> FloatArray:
+    """Return a read-only float64 copy of a vector of finite numbers >= 0, or raise ValueError."""
+    values = numbers(argument, given)
+    if values.ndim != 1:
+        raise ValueError(
+            f"{argument} must be one-dimensional, got shape {values.shape}; give one per layer"
+        )
+    if values.size == 0:
+        raise ValueError(f"{argument} must not be empty, got no entries; give one per layer")
+    if length is not None and values.size != length:
+        raise ValueError(
+            f"{argument} must have {length} entries, got {values.size}; give one per layer"
+        )
+    wrong = ~np.isfinite(values) | (values < 0)
+    if wrong.any():
+        k = int(wrong.argmax())
+        raise ValueError(
+            f"{argument} must be finite and at least 0, got {values[k]} at index {k}; "
+            "measure it again or use 0"
+        )
+    values += 0.0  # -0.0 becomes 0.0
+    values.setflags(write=False)
+    return values
+
+
+def numbers(argument: str, given: object) -> FloatArray:
+    """Return a float64 copy of an array, or raise ValueError with the name of the argument."""
+    try:
+        return np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{argument} must be numbers, got {given!r}; give an array") from None
+
+
+def _amount(argument: str, given: float) -> float:
+    try:
+        number = float(given)
+    except (TypeError, ValueError):
+        raise ValueError(f"{argument} must be a number, got {given!r}; use 0 for none") from None
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"{argument} must be finite and at least 0, got {given!r}; use 0 for none")
+    return number

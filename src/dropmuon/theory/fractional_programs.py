@@ -189,7 +189,7 @@ class _Family(Generic[_Sampler]):
         self.evaluations = 0
 
     def __call__(self, parameter: Any) -> _Member[_Sampler]:
-        """Return the member with this parameter, or say what is wrong with its weights."""
+        """Return the member with this parameter, or raise ValueError if its weights are invalid."""
         self.evaluations += 1
         sampler = self._make(parameter)
         given = np.asarray(self._weights(sampler), dtype=np.float64)
@@ -243,7 +243,7 @@ def _refine(
 
 
 def _ratio(above: float, below: float) -> float:
-    """Return the ratio at a point of the family, or say that it has none."""
+    """Return the ratio at a point of the family, or raise ValueError if it has none."""
     if not (np.isfinite(above) and np.isfinite(below) and below > 0):
         raise ValueError(
             f"the ratio needs a finite numerator and a positive finite denominator, "

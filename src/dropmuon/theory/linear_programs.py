@@ -142,7 +142,7 @@ def _units(weights: FloatArray) -> FloatArray:
 def _check_program(
     weights: npt.ArrayLike, set_costs: npt.ArrayLike
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the program's data as float arrays, or say what is wrong with it."""
+    """Return the program's data as float arrays, or raise ValueError."""
     matrix, prices = numbers("weights", weights), numbers("set_costs", set_costs)
     if matrix.ndim != 2 or not matrix.size:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Optimal probabilities of a partition's blocks, and the partitions worth a name.
+"""Optimal probabilities of the blocks of a partition, the paper's partitions, and the best tau.
 
 A partition sampler draws block B_k with probability p_k. In all three regimes the cost, written in
 q = p / min_k(p_k / M_k) with M_k = max_{i in B_k} L_{i,B_k}, rises in every q_k >= M_k, so q = M is
@@ -193,7 +193,7 @@ def nice_factor(tau: SupportsIndex, costs: Costs) -> float:
 
 
 def check_blocks(blocks: Iterable[Iterable[int]], num_layers: int) -> tuple[ActiveSet, ...]:
-    """Return the blocks as ascending tuples, or say why they do not partition the layers."""
+    """Return the blocks as active sets, or raise ValueError if they are no partition."""
     sets = tuple(active_set("blocks", block, num_layers) for block in blocks)
     counts = np.zeros(num_layers, dtype=np.intp)
     for block in sets:

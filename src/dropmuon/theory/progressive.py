@@ -5,14 +5,14 @@ probabilities into the linear program (eq. fl2)
 
     min_q  d_1 q_1 + ... + d_b q_b   s.t.  q >= 0,   sum_{s <= i} q_s / (2 L[i, s]) >= 1 for all i
 
-with p = q / sum(q), and solves it by a recursion. The recursion never looks at the costs d. Its
-solution is the least feasible point in every cumulative sum q_1 + ... + q_i at once: pushing mass
-from q_i to q_{i+1} leaves the later constraints valid (Lemma exchange) and the other cumulative
-sums as they are. The objective is a non-negative combination of these sums whenever d falls with
-the cutoff, so one point serves all costs, and constant or zero costs too.
+with p = q / sum(q), and solves it by a recursion. The recursion does not depend on the costs d.
+Its solution is the least feasible point in every cumulative sum q_1 + ... + q_i at once: pushing
+mass from q_i to q_{i+1} leaves the later constraints valid (Lemma exchange) and the other
+cumulative sums as they are. The objective is a non-negative combination of these sums whenever d
+falls with the cutoff, so one point serves all costs, and constant or zero costs too.
 
-Here and in the whole room `L[i, s]` is the constant of layer i when the layers s, s+1, ... are
-active. Layers count from 0, and entries above the diagonal are never read.
+Here and in all of `theory`, `L[i, s]` is the constant of layer i when the layers s, s+1, ... are
+active. Layers are counted from 0, and entries above the diagonal are never read.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def optimal_progressive(L: npt.ArrayLike, *, repair: bool = False) -> FloatArray
         q_1 = 2 L[1, 1],   q_i = 2 [r_i]_+ L[i, i],   r_i = 1 - sum_{s < i} q_s / (2 L[i, s])
 
     then p = q / sum(q). It takes O(b^2) operations. Constants that rise with the cutoff contradict
-    the theory: a `NonMonotoneWarning` says so, or `repair=True` replaces every row by its nearest
-    non-increasing one (least squares). Without repair the result is feasible but may not be best.
+    the theory: a `NonMonotoneWarning` is issued, or with `repair=True` every row is replaced by the
+    nearest non-increasing one (least squares). Without repair the result may not be optimal.
     """
     constants = check_progressive_constants(L, repair=repair)
     scale = constants.max()
@@ -69,7 +69,7 @@ def optimal_progressive(L: npt.ArrayLike, *, repair: bool = False) -> FloatArray
 
 
 def full_update_is_optimal(L: npt.ArrayLike, *, repair: bool = False) -> bool:
-    """Say whether updating all layers at every step is optimal among progressive samplers.
+    """Return whether updating all layers at every step is optimal among progressive samplers.
 
     Theorem rpt_p1: p = (1, 0, ..., 0) is optimal if and only if the first layer's constant under
     full updates is the largest of all, L[1, 1] = max_i L[i, 1].
@@ -101,7 +101,7 @@ def progressive_weights(L: FloatArray) -> FloatArray:
 def check_progressive_constants(
     L: npt.ArrayLike, *, name: str = "L", repair: bool = False, positive: bool = True
 ) -> FloatArray:
-    """Return L as a float matrix with zeros above the diagonal, or say what is wrong with it.
+    """Return L as a float matrix with zeros above the diagonal, or raise ValueError.
 
     Every row must be non-increasing in the cutoff (eq. orderofdelta). If one is not, warn, or with
     `repair` replace it. `positive=False` admits zeros.
@@ -127,7 +127,7 @@ def check_progressive_constants(
 
 
 def matching_tails(costs: Costs, count: int) -> FloatArray:
-    """Return d_j per cutoff, or say that the costs are not of this many layers."""
+    """Return d_j per cutoff, or raise ValueError if the costs are not of this many layers."""
     if costs.num_layers != count:
         raise ValueError(
             f"costs must be of {count} layers, got {costs.num_layers}; "

@@ -55,9 +55,9 @@ class Violation(NamedTuple):
 class Smoothness:
     """Constants of every layer for every set of a support: immutable.
 
-    Make it from mappings `{set: b constants}`, or with `progressive` or `separable`. Its methods
+    Made from mappings `{set: b constants}`, or with `progressive` or `separable`. Its methods
     `l0` and `l1` are functions of (layer, active set). Where the constants fall as the active set
-    grows, a `NonMonotoneWarning` says so, and `repair` helps.
+    grows, a `NonMonotoneWarning` is issued; `repair` returns the nearest ones that do not.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Smoothness:
 
     @classmethod
     def progressive(cls, L0: npt.ArrayLike, L1: npt.ArrayLike | None = None) -> Self:
-        """Make it from (b, b) matrices, `L[i, s]` for layer i when layers s, ..., b-1 move.
+        """Make constants from (b, b) matrices, `L[i, s]` for layer i when layers s, ..., b-1 move.
 
         Entries with s > i are ignored.
         """
@@ -103,7 +103,7 @@ class Smoothness:
 
     @classmethod
     def separable(cls, L0: npt.ArrayLike, L1: npt.ArrayLike | None = None) -> Self:
-        """Make it from b constants that hold for every set, as for a sum of functions of layers."""
+        """Make constants from b numbers that hold for every set, as if layers did not interact."""
         first = nonnegative("L0", L0)
         second = np.zeros(first.size) if L1 is None else nonnegative("L1", L1, length=first.size)
         made = cls.__new__(cls)
@@ -152,7 +152,7 @@ class Smoothness:
     def check_monotone(self, tolerance: float = _TOLERANCE) -> list[Violation]:
         """List where S1 < S2 but L_{i,S1} > (1 + tolerance) L_{i,S2} (Lemma "smooth_subs").
 
-        Only pairs with no set of the support in between are looked at: the rest follows.
+        Only pairs with no set of the support in between are compared: the rest follows.
         """
         sets, found = self.sets, []
         small, large = self._pairs[:, 0], self._pairs[:, 1]
