@@ -10,8 +10,8 @@ from dropmuon.planning import MeasuredCosts, Plan, SmoothnessEstimate
 from dropmuon.planning.planner import recommend
 from dropmuon.planning.sets import planned_sets
 from dropmuon.planning.smoothness import summarize
+from dropmuon.samplers.base import ActiveSet, FloatArray
 from dropmuon.theory import StepCosts
-from dropmuon.theory.distributions import ActiveSet, FloatArray
 
 
 def estimated(layers: Sequence[str], ratios: dict[ActiveSet, FloatArray], duals: FloatArray):

@@ -13,7 +13,7 @@ from dropmuon.planning.constants import positive
 from dropmuon.planning.sets import block_sizes, nice_sizes, position_blocks, windows
 from dropmuon.planning.smoothness import SmoothnessEstimate
 from dropmuon.samplers import Full, Nice, Partition, Progressive, Sampler, Submodel, uniform
-from dropmuon.theory.partitions import Regime
+from dropmuon.theory import Regime
 
 __all__ = ["Candidate", "candidates", "regime_seen", "usable"]
 

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dropmuon.planning.sets import suffixes
+from dropmuon.samplers.base import ActiveSet, FloatArray
 from dropmuon.theory import Smoothness
-from dropmuon.theory.distributions import ActiveSet, FloatArray
-from dropmuon.theory.monotone import covering_pairs
+from dropmuon.theory.smoothness import covering_pairs
 
 __all__ = ["LEAST", "Table", "completed", "least_of", "lifted", "members", "positive", "raised"]
 

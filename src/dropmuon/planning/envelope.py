@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.theory.distributions import FloatArray
+from dropmuon.samplers.base import FloatArray
 
 __all__ = ["upper_envelopes"]
 

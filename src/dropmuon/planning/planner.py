@@ -23,7 +23,7 @@ from dropmuon.planning.smoothness import SmoothnessEstimate, estimate_smoothness
 from dropmuon.planning.steps import step_rule
 from dropmuon.samplers import Full, Sampler
 from dropmuon.step.rules import StepRule
-from dropmuon.theory.partitions import Regime, check_regime
+from dropmuon.theory.complexity import Regime, check_regime
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

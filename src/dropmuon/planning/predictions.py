@@ -15,8 +15,9 @@ from dropmuon.planning.costs import MeasuredCosts
 from dropmuon.planning.resampling import LEAST_POINTS, Draws, envelope_draws, smooth_draws
 from dropmuon.planning.smoothness import SmoothnessEstimate
 from dropmuon.samplers import Full
-from dropmuon.theory.distributions import ActiveSet, FloatArray, Sampling, marginals_of
-from dropmuon.theory.partitions import Regime
+from dropmuon.samplers.base import ActiveSet, FloatArray
+from dropmuon.theory import Regime
+from dropmuon.theory.distributions import Sampling, marginals_of
 
 __all__ = ["Prediction", "Predictor"]
 

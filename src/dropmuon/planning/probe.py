@@ -15,7 +15,7 @@ from dropmuon.optimizer import DropMuon
 from dropmuon.planning.isolation import Generators
 from dropmuon.planning.problem import Problem, activate
 from dropmuon.samplers import ActiveSet
-from dropmuon.theory.distributions import FloatArray
+from dropmuon.samplers.base import FloatArray
 
 __all__ = ["Probe"]
 

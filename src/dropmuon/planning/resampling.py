@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dropmuon.planning.constants import Table, completed, raised
 from dropmuon.planning.envelope import upper_envelopes
-from dropmuon.theory.distributions import ActiveSet, FloatArray
+from dropmuon.samplers.base import ActiveSet, FloatArray
 
 __all__ = ["LEAST_POINTS", "Draws", "ends", "envelope_draws", "smooth_draws"]
 

@@ -29,7 +29,7 @@ from dropmuon.planning.checks import check_budget, check_confidence
 from dropmuon.planning.probe import Probe
 from dropmuon.planning.problem import Problem
 from dropmuon.planning.resampling import LEAST_POINTS, ends, envelope_draws, smooth_draws
-from dropmuon.theory.distributions import ActiveSet, FloatArray, active_set
+from dropmuon.samplers.base import ActiveSet, FloatArray, active_set
 from dropmuon.theory.smoothness import Smoothness
 
 __all__ = ["Intervals", "SmoothnessEstimate", "estimate_smoothness", "summarize"]

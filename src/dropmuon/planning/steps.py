@@ -7,9 +7,9 @@ import numpy as np
 from dropmuon.planning.constants import least_of
 from dropmuon.planning.resampling import LEAST_POINTS
 from dropmuon.planning.smoothness import SmoothnessEstimate
+from dropmuon.samplers.base import FloatArray
 from dropmuon.step.rules import Generalized, Smooth, StepRule
-from dropmuon.theory.distributions import FloatArray
-from dropmuon.theory.partitions import Regime
+from dropmuon.theory import Regime
 
 __all__ = ["step_rule"]
 

@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from dropmuon.optimizer import DropMuon
 from dropmuon.planning.bisection import bisected
 from dropmuon.planning.problem import Problem, activate
+from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import StepCosts
-from dropmuon.theory.distributions import FloatArray
 
 __all__ = ["EXTRA_OPERATIONS", "Bench", "Clock", "Timings", "typical"]
 

@@ -1,4 +1,4 @@
-"""What a step costs: overhead, the passes through the layers, and the sharp operators.
+"""The cost of a step: overhead, the passes through the layers, and the sharp operators.
 
 The paper's section "Cost Model". Layers are counted from 0, the layer next to the input. A cost is
 in any unit that adds up: seconds, operations.
@@ -7,7 +7,6 @@ in any unit that adds up: seconds, operations.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import SupportsIndex
@@ -15,71 +14,19 @@ from typing import SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.theory.distributions import FloatArray, Sampling, active_set, marginals_of
+from dropmuon.checks import whole_number
+from dropmuon.samplers.base import FloatArray, active_set
+from dropmuon.theory.distributions import Sampling, marginals_of
 
 __all__ = [
     "Costs",
     "StepCosts",
     "cost_of_set",
-    "d",
     "expected_cost",
     "nonnegative",
     "numbers",
-    "whole",
+    "tail_costs",
 ]
-
-
-def nonnegative(argument: str, given: npt.ArrayLike, *, length: int | None = None) -> FloatArray:
-    """Return a read-only float64 copy of a vector of finite numbers >= 0, or say what is wrong."""
-    values = numbers(argument, given)
-    if values.ndim != 1:
-        raise ValueError(
-            f"{argument} must be one-dimensional, got shape {values.shape}; give one per layer"
-        )
-    if values.size == 0:
-        raise ValueError(f"{argument} must not be empty, got no entries; give one per layer")
-    if length is not None and values.size != length:
-        raise ValueError(
-            f"{argument} must have {length} entries, got {values.size}; give one per layer"
-        )
-    wrong = ~np.isfinite(values) | (values < 0)
-    if wrong.any():
-        k = int(wrong.argmax())
-        raise ValueError(
-            f"{argument} must be finite and at least 0, got {values[k]} at index {k}; "
-            "measure it again or use 0"
-        )
-    values += 0.0  # -0.0 becomes 0.0
-    values.setflags(write=False)
-    return values
-
-
-def numbers(argument: str, given: object) -> FloatArray:
-    """Return a float64 copy of an array, or say which argument is none."""
-    try:
-        return np.array(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{argument} must be numbers, got {given!r}; give an array") from None
-
-
-def whole(argument: str, given: SupportsIndex, remedy: str, *, most: int | None = None) -> int:
-    """Return a whole number from 1 to `most`, or say which argument is none."""
-    is_count = isinstance(given, SupportsIndex) and not isinstance(given, bool)
-    number = operator.index(given) if is_count else 0
-    if number < 1 or (most is not None and number > most):
-        span = "of at least 1" if most is None else f"between 1 and {most}"
-        raise ValueError(f"{argument} must be a whole number {span}, got {given!r}; {remedy}")
-    return number
-
-
-def _amount(argument: str, given: float) -> float:
-    try:
-        number = float(given)
-    except (TypeError, ValueError):
-        raise ValueError(f"{argument} must be a number, got {given!r}; use 0 for none") from None
-    if not math.isfinite(number) or number < 0:
-        raise ValueError(f"{argument} must be finite and at least 0, got {given!r}; use 0 for none")
-    return number
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +73,9 @@ class Costs:
 
 @dataclass(frozen=True, eq=False)
 class StepCosts:
-    """What a step costs with forward and backward apart.
+    """The cost of a step, with forward and backward apart.
 
-    The paper lets the forward pass of the frozen prefix be free, since it "may be cached and
+    The paper takes the forward pass of the frozen prefix as free, since it "may be cached and
     reused". That holds while the batch stays the same. Each reading below is of the paper's form
     c_0 + sum_i a_i F_i + sum_i c_i^sharp Q_i: what does not depend on the cutoff goes to
     `Costs.overhead`, what is paid from the cutoff on goes to `Costs.layer`.
@@ -168,26 +115,26 @@ class StepCosts:
         return self.forward.size
 
     def fresh(self) -> Costs:
-        """Every update has its own batch, and its forward pass runs through the frozen prefix.
+        """Return the costs where every update has its own batch and a full forward pass.
 
         cost(S) = overhead + batch + sum_all forward_i + sum_{i>=s} backward_i + sharp of S.
         """
         return self.reused(1)
 
     def reused(self, updates: SupportsIndex) -> Costs:
-        """Per update, where `updates` = r updates share a batch and the prefix is computed once.
+        """Return the costs per update where r = `updates` share a batch and the prefix's forward.
 
         cost(S) = overhead + batch/r + sum_{i<s} forward_i/r + sum_{i>=s} (forward_i + backward_i)
         + sharp of S. The prefix is sum_all forward_i/r less sum_{i>=s} forward_i/r, which gives
         c_0 = overhead + (batch + sum_all forward_i)/r and a_i = (1 - 1/r) forward_i + backward_i.
         """
-        r = whole("updates", updates, "1 means a fresh batch for every update")
+        r = whole_number("updates", updates, remedy="1 means a fresh batch for every update")
         once = (self.batch + float(self.forward.sum())) / r
         again = (1.0 - 1.0 / r) * self.forward
         return Costs(self.overhead + once, again + self.backward, self.sharp)
 
     def cached(self) -> Costs:
-        """The paper's reading: the forward pass of the frozen prefix is free.
+        """Return the costs in the paper's reading: the forward pass of the frozen prefix is free.
 
         cost(S) = overhead + batch + sum_{i>=s} (forward_i + backward_i) + sharp of S. Without a
         cost per batch it is the limit of `reused` for many updates.
@@ -195,7 +142,7 @@ class StepCosts:
         return Costs(self.overhead + self.batch, self.forward + self.backward, self.sharp)
 
 
-def d(costs: Costs) -> FloatArray:
+def tail_costs(costs: Costs) -> FloatArray:
     """Return d_j = c_ov + sum_{i>=j} (c_i + c_i^sharp), the cost of moving layers j, ..., b-1."""
     both = costs.layer + costs.sharp
     tails: FloatArray = costs.overhead + both[::-1].cumsum()[::-1]
@@ -212,8 +159,50 @@ def cost_of_set(costs: Costs, active: Iterable[int]) -> float:
 def expected_cost(sampler: Sampling, costs: Costs, progress: float = 0.0) -> float:
     """Return E[cost(S)] = c_ov + sum_i c_i F_i + sum_i c_i^sharp Q_i (eq. cost_gen).
 
-    `sampler` is anything with `marginals(num_layers, progress)`, or a mapping from sets to
-    probabilities.
+    `sampler` is a `Sampler`, or a mapping from sets to probabilities.
     """
     F, Q = marginals_of(sampler, costs.num_layers, progress)
     return costs.overhead + float(costs.layer @ F) + float(costs.sharp @ Q)
+
+
+def nonnegative(argument: str, given: npt.ArrayLike, *, length: int | None = None) -> FloatArray:
+    """Return a read-only float64 copy of a vector of finite numbers >= 0, or raise ValueError."""
+    values = numbers(argument, given)
+    if values.ndim != 1:
+        raise ValueError(
+            f"{argument} must be one-dimensional, got shape {values.shape}; give one per layer"
+        )
+    if values.size == 0:
+        raise ValueError(f"{argument} must not be empty, got no entries; give one per layer")
+    if length is not None and values.size != length:
+        raise ValueError(
+            f"{argument} must have {length} entries, got {values.size}; give one per layer"
+        )
+    wrong = ~np.isfinite(values) | (values < 0)
+    if wrong.any():
+        k = int(wrong.argmax())
+        raise ValueError(
+            f"{argument} must be finite and at least 0, got {values[k]} at index {k}; "
+            "measure it again or use 0"
+        )
+    values += 0.0  # -0.0 becomes 0.0
+    values.setflags(write=False)
+    return values
+
+
+def numbers(argument: str, given: object) -> FloatArray:
+    """Return a float64 copy of an array, or raise ValueError with the name of the argument."""
+    try:
+        return np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{argument} must be numbers, got {given!r}; give an array") from None
+
+
+def _amount(argument: str, given: float) -> float:
+    try:
+        number = float(given)
+    except (TypeError, ValueError):
+        raise ValueError(f"{argument} must be a number, got {given!r}; use 0 for none") from None
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"{argument} must be finite and at least 0, got {given!r}; use 0 for none")
+    return number

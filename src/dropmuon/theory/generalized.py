@@ -4,7 +4,7 @@
 
     min_q  sum_i d_i q_i   s.t.  q >= 0,   g_i(q) = A_i^2 - sum_{s<=i} q_s L1[i, s] >= 0 for all i
 
-with A_i = q_1 + ... + q_i and p = q / sum(q). It is not convex, and still it has a closed form.
+with A_i = q_1 + ... + q_i and p = q / sum(q). It is not convex, and yet it has a closed form.
 As printed it also admits q_1 = 0, even q = 0, for which eq. fl1l0l1 has no meaning: layer 1 would
 never move. With q_1 > 0 the first constraint reads q_1 >= L1[1, 1].
 
@@ -45,13 +45,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
+from dropmuon.checks import whole_number
+from dropmuon.samplers.base import FloatArray
+from dropmuon.samplers.schedules import Fixed
 from dropmuon.theory.costs import Costs
-from dropmuon.theory.distributions import FloatArray
-from dropmuon.theory.progressive import (
-    check_probabilities,
-    check_progressive_constants,
-    matching_tails,
-)
+from dropmuon.theory.progressive import check_progressive_constants, matching_tails
 
 __all__ = [
     "GeneralizedSolution",
@@ -130,7 +128,7 @@ def least_feasible(L1: FloatArray) -> FloatArray:
 
 
 def full_update_is_optimal_generalized(L1: npt.ArrayLike, *, repair: bool = False) -> bool:
-    """Say whether full updates minimise the 1/eps cost among progressive samplers.
+    """Return whether full updates minimise the 1/eps cost among progressive samplers.
 
     They do if and only if L1[1, 1] = max_i L1[i, 1]. Theorem rpt_p1_l0l1 states one direction;
     the docstring of this module gives the other.
@@ -143,7 +141,7 @@ def generalized_cost(probabilities: npt.ArrayLike, L1: npt.ArrayLike, costs: Cos
     """Return the 1/eps cost of progressive training (eq. fl1l0l1); infinite where p_1 = 0."""
     constants = check_progressive_constants(L1, name="L1")
     tails = matching_tails(costs, len(constants))
-    p = check_probabilities(probabilities, len(constants))
+    p = Fixed(probabilities)(len(constants))
     return float(tails @ p) / float(_rates(p, constants).min()) if p[0] > 0 else float("inf")
 
 
@@ -153,7 +151,7 @@ def generalized_squared_cost(
     """Return the 1/eps^2 cost of progressive training (eq. cost_opt_prob_e2); inf where p_1 = 0."""
     first, second = _check_both(L0, L1, repair=False)
     tails = matching_tails(costs, len(first))
-    p = check_probabilities(probabilities, len(first))
+    p = Fixed(probabilities)(len(first))
     return _squared(p, first, second, tails) if p[0] > 0 else float("inf")
 
 
@@ -172,7 +170,7 @@ def solve_generalized_squared(
     T = sum_i A_i^2 E0_i / E1_i^2 and d.q under the constraints of eq. fl2l0l1, where
     Ea_i = sum_{s<=i} q_s La[i, s]. SLSQP minimises its logarithm from the 1/eps optimum, from full
     and uniform updates, and from `starts` random points. Nothing makes the result global: `gap`
-    says how far from it it may be.
+    bounds how far from the optimum it may be.
 
     The bound. A term of T is (A_i^2 / E1_i) (E0_i / E1_i) >= min_s L0[i, s] / L1[i, s] by
     feasibility. It is also A_i (E0_i / A_i) / (E1_i / A_i)^2 >= A*_i min_s L0[i, s] / L1[i, s]^2,
@@ -185,8 +183,7 @@ def solve_generalized_squared(
     """
     first, second = _check_both(L0, L1, repair=repair)
     tails = matching_tails(costs, len(first))
-    if starts < 0:
-        raise ValueError(f"starts must be at least 0, got {starts}; give 8")
+    whole_number("starts", starts, least=0, remedy="the default is 8")
     q = least_feasible(second)
     candidates = [q / q.sum()]
     rng = np.random.default_rng(seed)
@@ -281,7 +278,7 @@ def _local(
 def _check_both(
     L0: npt.ArrayLike, L1: npt.ArrayLike, *, repair: bool
 ) -> tuple[FloatArray, FloatArray]:
-    """Return both matrices of constants, or say what is wrong with them; L0 may be zero."""
+    """Return both matrices of constants, or raise ValueError; L0 may have zeros."""
     first = check_progressive_constants(L0, name="L0", repair=repair, positive=False)
     second = check_progressive_constants(L1, name="L1", repair=repair)
     if first.shape != second.shape:

@@ -5,14 +5,14 @@ probabilities into the linear program (eq. fl2)
 
     min_q  d_1 q_1 + ... + d_b q_b   s.t.  q >= 0,   sum_{s <= i} q_s / (2 L[i, s]) >= 1 for all i
 
-with p = q / sum(q), and solves it by a recursion. The recursion never looks at the costs d. Its
-solution is the least feasible point in every cumulative sum q_1 + ... + q_i at once: pushing mass
-from q_i to q_{i+1} leaves the later constraints valid (Lemma exchange) and the other cumulative
-sums as they are. The objective is a non-negative combination of these sums whenever d falls with
-the cutoff, so one point serves all costs, and constant or zero costs too.
+with p = q / sum(q), and solves it by a recursion. The recursion does not depend on the costs d.
+Its solution is the least feasible point in every cumulative sum q_1 + ... + q_i at once: pushing
+mass from q_i to q_{i+1} leaves the later constraints valid (Lemma exchange) and the other
+cumulative sums as they are. The objective is a non-negative combination of these sums whenever d
+falls with the cutoff, so one point serves all costs, and constant or zero costs too.
 
-Here and in the whole room `L[i, s]` is the constant of layer i when the layers s, s+1, ... are
-active. Layers count from 0, and entries above the diagonal are never read.
+Here and in all of `theory`, `L[i, s]` is the constant of layer i when the layers s, s+1, ... are
+active. Layers are counted from 0, and entries above the diagonal are never read.
 """
 
 from __future__ import annotations
@@ -23,19 +23,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import isotonic_regression
 
-from dropmuon.theory.costs import Costs, numbers
-from dropmuon.theory.costs import d as tail_costs
-from dropmuon.theory.distributions import FloatArray
-from dropmuon.theory.smoothness import NonMonotoneWarning
+from dropmuon.samplers.base import FloatArray
+from dropmuon.samplers.schedules import Fixed
+from dropmuon.theory.costs import Costs, tail_costs
+from dropmuon.theory.smoothness import NonMonotoneWarning, lower_triangle
 
 __all__ = [
-    "check_probabilities",
     "check_progressive_constants",
     "full_update_is_optimal",
     "matching_tails",
     "optimal_progressive",
     "progressive_cost",
-    "progressive_progress",
     "progressive_weights",
 ]
 
@@ -44,8 +42,6 @@ _RISE = 1e-6
 
 _HELD = 1e-13
 """A constraint that misses by less than this share is held; keeps zeros of the solution exact."""
-
-_SUM_TOLERANCE = 1e-6
 
 
 def optimal_progressive(L: npt.ArrayLike, *, repair: bool = False) -> FloatArray:
@@ -56,8 +52,8 @@ def optimal_progressive(L: npt.ArrayLike, *, repair: bool = False) -> FloatArray
         q_1 = 2 L[1, 1],   q_i = 2 [r_i]_+ L[i, i],   r_i = 1 - sum_{s < i} q_s / (2 L[i, s])
 
     then p = q / sum(q). It takes O(b^2) operations. Constants that rise with the cutoff contradict
-    the theory: a `NonMonotoneWarning` says so, or `repair=True` replaces every row by its nearest
-    non-increasing one (least squares). Without repair the result is feasible but may not be best.
+    the theory: a `NonMonotoneWarning` is issued, or with `repair=True` every row is replaced by the
+    nearest non-increasing one (least squares). Without repair the result may not be optimal.
     """
     constants = check_progressive_constants(L, repair=repair)
     scale = constants.max()
@@ -73,7 +69,7 @@ def optimal_progressive(L: npt.ArrayLike, *, repair: bool = False) -> FloatArray
 
 
 def full_update_is_optimal(L: npt.ArrayLike, *, repair: bool = False) -> bool:
-    """Say whether updating all layers at every step is optimal among progressive samplers.
+    """Return whether updating all layers at every step is optimal among progressive samplers.
 
     Theorem rpt_p1: p = (1, 0, ..., 0) is optimal if and only if the first layer's constant under
     full updates is the largest of all, L[1, 1] = max_i L[i, 1].
@@ -90,17 +86,9 @@ def progressive_cost(probabilities: npt.ArrayLike, L: npt.ArrayLike, costs: Cost
     """
     constants = check_progressive_constants(L)
     tails = matching_tails(costs, len(constants))
-    p = check_probabilities(probabilities, len(constants))
-    slowest = float(progressive_progress(p, constants).min())
+    p = Fixed(probabilities)(len(constants))
+    slowest = float((progressive_weights(constants) @ p).min())
     return float(tails @ p) / slowest if slowest > 0 else float("inf")
-
-
-def progressive_progress(probabilities: FloatArray, L: FloatArray) -> FloatArray:
-    """Return w_i = sum_{s <= i} p_s / (2 L[i, s]), the expected progress of each layer (eq. costK).
-
-    Both arguments are taken as valid.
-    """
-    return np.asarray(progressive_weights(L) @ probabilities, dtype=np.float64)
 
 
 def progressive_weights(L: FloatArray) -> FloatArray:
@@ -113,27 +101,13 @@ def progressive_weights(L: FloatArray) -> FloatArray:
 def check_progressive_constants(
     L: npt.ArrayLike, *, name: str = "L", repair: bool = False, positive: bool = True
 ) -> FloatArray:
-    """Return L as a float matrix with zeros above the diagonal, or say what is wrong with it.
+    """Return L as a float matrix with zeros above the diagonal, or raise ValueError.
 
     Every row must be non-increasing in the cutoff (eq. orderofdelta). If one is not, warn, or with
     `repair` replace it. `positive=False` admits zeros.
     """
-    matrix = numbers(name, L)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
-        raise ValueError(
-            f"{name} must be a square matrix with one row and one cutoff per layer, "
-            f"got shape {matrix.shape}; give L[i, s] for s <= i"
-        )
+    matrix = lower_triangle(name, L, positive=positive)
     lower = np.tri(len(matrix), dtype=bool)
-    matrix[~lower] = 0.0
-    wrong = lower & ~(np.isfinite(matrix) & (matrix > 0 if positive else matrix >= 0))
-    if wrong.any():
-        i, s = map(int, np.argwhere(wrong)[0])
-        kind = "positive" if positive else "non-negative"
-        raise ValueError(
-            f"{name} must be finite and {kind} where s <= i, got {name}[{i}, {s}] = {matrix[i, s]}"
-            "; estimate it again, or give a small positive constant"
-        )
     rises = lower[:, 1:] & (matrix[:, 1:] > matrix[:, :-1] * (1.0 + _RISE))
     if rises.any():
         i, s = map(int, np.argwhere(rises)[0])
@@ -152,25 +126,8 @@ def check_progressive_constants(
     return matrix
 
 
-def check_probabilities(probabilities: npt.ArrayLike, count: int) -> FloatArray:
-    """Return the probabilities as a float vector of this length, or say what is wrong with it."""
-    p = numbers("probabilities", probabilities)
-    if p.shape != (count,):
-        raise ValueError(
-            f"probabilities must have shape ({count},), got {p.shape}; give one per cutoff"
-        )
-    if not np.isfinite(p).all() or (p < 0).any():
-        raise ValueError(
-            f"probabilities must be finite and non-negative, got {p}; use numbers in [0, 1]"
-        )
-    total = float(p.sum())
-    if abs(total - 1.0) > _SUM_TOLERANCE:
-        raise ValueError(f"probabilities must sum to 1, got {total:.9g}; divide them by their sum")
-    return p / total
-
-
 def matching_tails(costs: Costs, count: int) -> FloatArray:
-    """Return d_j per cutoff, or say that the costs are not of this many layers."""
+    """Return d_j per cutoff, or raise ValueError if the costs are not of this many layers."""
     if costs.num_layers != count:
         raise ValueError(
             f"costs must be of {count} layers, got {costs.num_layers}; "

@@ -192,7 +192,7 @@ def test_a_length_that_does_not_fit_is_named():
 
 @pytest.mark.parametrize("schedule", [uniform, epoch_shift(), as_schedule(steep)])
 def test_schedules_refuse_no_outcomes_and_impossible_progress(schedule):
-    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n must be a whole number of at least 1, got 0"):
         schedule(0, 0.0)
     with pytest.raises(ValueError, match="progress must be between 0 and 1, got 2"):
         schedule(3, 2.0)
@@ -212,7 +212,7 @@ def test_functions_are_accepted_and_described_by_name():
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    ("result", "message"),
     [
         ([0.5, 0.4], r"broken must sum to 1, got 0\.9; divide them by their sum"),
         ([1.0, 0.0, 0.0], "broken must have 2 entries, got 3; give"),
@@ -220,9 +220,9 @@ def test_functions_are_accepted_and_described_by_name():
         ([math.nan, 1.0], "broken must be finite, got nan at index 0; use"),
     ],
 )
-def test_answers_of_functions_are_validated_at_each_use(answer, message):
+def test_results_of_functions_are_validated_at_each_use(result, message):
     def broken(n, progress):
-        return answer if progress > 0.5 else [0.5, 0.5]
+        return result if progress > 0.5 else [0.5, 0.5]
 
     sampler = Progressive(broken)
     rng = np.random.default_rng(0)
