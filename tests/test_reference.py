@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
 from dropmuon import DropMuon, norms, presets, reference, rules, samplers
-from dropmuon.model.policies import Site
+from dropmuon.model.policies import Member
 from dropmuon.samplers import ActiveSet
 
 STEPS = 50
@@ -66,9 +66,9 @@ def norm_of(norm: str, x: Tensor) -> str:
     return norm if x.ndim >= 2 or norm == "sign" else "euclidean"
 
 
-def policy(norm: str) -> Callable[[Site], norms.Norm | str]:
-    def choose(site: Site) -> norms.Norm | str:
-        name = norm_of(norm, site.parameter)
+def policy(norm: str) -> Callable[[Member], norms.Norm | str]:
+    def choose(member: Member) -> norms.Norm | str:
+        name = norm_of(norm, member.parameter)
         return norms.Spectral("svd", scale="rms") if name == "spectral-rms" else name
 
     return choose

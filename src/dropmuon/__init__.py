@@ -10,7 +10,7 @@ from typing import Any
 
 from dropmuon import norms, presets, samplers
 from dropmuon.model import policies
-from dropmuon.model.layers import layer_groups
+from dropmuon.model.groups import layer_groups
 from dropmuon.optimizer import DropMuon
 from dropmuon.step import rules
 from dropmuon.version import __version__

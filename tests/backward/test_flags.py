@@ -766,13 +766,14 @@ def test_a_closure_is_one_pass_and_its_loss_is_returned():
     assert all(torch.equal(values(plain)[name], value) for name, value in values(closed).items())
 
 
-def test_a_step_without_a_new_gradient_moves_nothing_and_says_so():
+def test_a_step_without_a_gradient_moves_nothing_and_says_so():
     model, make_batch, loss, optimizer = started("mlp", (1,))
     before = values(model)
-    with pytest.warns(UserWarning, match="found no new gradient"):
+    with pytest.warns(UserWarning, match="found no gradient"):
         optimizer.step()
     loss(model, make_batch(1)).backward()
     optimizer.step()
+    optimizer.zero_grad()
     moved = values(model)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

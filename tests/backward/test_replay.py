@@ -21,7 +21,6 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import DropMuon, samplers
-from dropmuon.followed import Followed
 
 F = nn.functional
 
@@ -439,13 +438,11 @@ def kept_bytes(name, active, turns=3):
 
     def watched():
         optimizer.zero_grad()
-        optimizer._followed = Followed()
         held.append(new_tensor_bytes(known)[0])
         return closure()
 
     optimizer.step(watched)
     optimizer.zero_grad()
-    optimizer._followed = Followed()
     return held, sum(saved.values()), new_tensor_bytes(known)[0]
 
 

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import torch
+from float32_muon import zeropower_without_cast
 from models import batches, train, transformer
 from torch import Tensor
 
@@ -19,22 +20,6 @@ from dropmuon.norms import NewtonSchulz, Spectral
 SHAPES = {"tall": (24, 8), "wide": (8, 24), "square": (12, 12)}
 ADJUST = {"muon": "original", "adamw": "match_rms_adamw"}
 """Our scale, and the name that torch has for it."""
-
-
-def zeropower_without_cast(
-    grad: Tensor, ns_coefficients: tuple[float, float, float], ns_steps: int, eps: float
-) -> Tensor:
-    """torch's iteration, operation by operation, in the type of the gradient."""
-    a, b, c = ns_coefficients
-    x = grad.clone()
-    if grad.size(0) > grad.size(1):
-        x = x.T
-    x.div_(x.norm().clamp(min=eps))
-    for _ in range(ns_steps):
-        gram = x @ x.T
-        update = torch.addmm(gram, gram, gram, beta=b, alpha=c)
-        x = torch.addmm(x, update, x, beta=a)
-    return x.T if grad.size(0) > grad.size(1) else x
 
 
 @pytest.fixture

@@ -64,13 +64,12 @@ def step_without_backward() -> None:
     make().step()
 
 
-def step_twice(clear: bool) -> None:
+def step_after_zero_grad() -> None:
     model = make_model()
     optimizer = DropMuon(model)
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
-    if clear:
-        optimizer.zero_grad()
+    optimizer.zero_grad()
     optimizer.step()
 
 
@@ -357,11 +356,20 @@ MISUSES = [
     ),
     warned(
         "step-without-backward",
-        r"no new gradient .* call loss.backward\(\) before every step",
+        r"no gradient .* call loss.backward\(\) before every step",
         step_without_backward,
     ),
-    warned("step-twice", "no new gradient", lambda: step_twice(clear=False)),
-    warned("step-after-zero-grad", "no new gradient", lambda: step_twice(clear=True)),
+    warned("step-after-zero-grad", "no gradient", step_after_zero_grad),
+    warned(
+        "pairs-without-modules",
+        "cannot know the modules of '0.weight', '1.weight'",
+        lambda: DropMuon(make_model().named_parameters(), policy="muon"),
+    ),
+    value(
+        "activate-no-such-layer",
+        "layers must hold indices from 0 to 2",
+        lambda: make().activate([3]),
+    ),
     warned("unreached-layer", "no gradient reached 'second' in a full step", half_used),
     warned(
         "ddp-expects-all-gradients",

@@ -24,14 +24,13 @@ def _seeded():
 
 
 def names(model, **options):
-    return [layer.name for layer in model_layers(model, **options)]
+    return list(model_layers(model, **options).names)
 
 
 def members(model, **options):
-    return {
-        layer.name: [member.name for member in layer.members]
-        for layer in model_layers(model, **options)
-    }
+    roster = model_layers(model, **options)
+    found = ([member.name for member in layer] for layer in roster.layers)
+    return dict(zip(roster.names, found, strict=True))
 
 
 def refusal(model, by):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dropmuon import DropMuon, layer_groups, norms
-from dropmuon.model.policies import POLICIES, Choice, Site, choose
+from dropmuon.model.policies import POLICIES, Choice, Member, choose
 
 
 @pytest.fixture(autouse=True)
@@ -206,16 +206,16 @@ def test_a_callable_policy_names_spectral_norms_with_the_given_orthogonaliser():
 
 
 def test_a_policy_that_is_neither_a_name_nor_callable_is_refused():
-    with pytest.raises(TypeError, match="policy must be a name or a callable of a Site, got int"):
+    with pytest.raises(TypeError, match="policy must be a name or a callable of a Member, got int"):
         layer_groups(nn.Linear(2, 2), policy=3)
     with pytest.raises(ValueError, match=r"norm must be one of .*did you mean 'spectral'"):
         layer_groups(nn.Linear(2, 2), policy=lambda site: "spectrall")
 
 
 def test_a_site_without_a_module_goes_by_shape():
-    site = Site("w", torch.ones(4, 3, 2, 2), None, 0, 2)
+    site = Member("w", torch.ones(4, 3, 2, 2), None, 0, 2)
     assert choose("spectral", site, "svd").norm == spectral(orthogonalize="svd")
-    assert choose("muon", Site("b", torch.ones(4), None, 0, 2), "svd").norm == norms.AdamW()
+    assert choose("muon", Member("b", torch.ones(4), None, 0, 2), "svd").norm == norms.AdamW()
 
 
 def test_adamw_parameters_get_their_own_learning_rate():
@@ -228,3 +228,51 @@ def test_adamw_parameters_get_their_own_learning_rate():
         norms.AdamW,
         norms.Spectral,
     }
+
+
+class Tokens(nn.Module):
+    """An embedding, a hidden matrix, a vector and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.hidden = nn.Embedding(7, 4), nn.Linear(4, 4)
+        self.head = nn.Linear(4, 7, bias=False)
+
+
+def norms_of(optimizer: DropMuon) -> dict[str, str]:
+    return {member.name: str(member.norm) for member in optimizer.roster.members()}
+
+
+@pytest.mark.parametrize("policy", ["muon", "scion"])
+def test_pairs_are_routed_as_the_model_where_that_can_be_known(policy):
+    model = Tokens()
+    with pytest.warns(UserWarning, match="'embed.weight', 'hidden.weight': taken for hidden"):
+        pairs = DropMuon(model.named_parameters(), policy=policy)
+    whole = norms_of(DropMuon(model, policy=policy))
+    apart = {name for name, norm in norms_of(pairs).items() if norm != whole[name]}
+    assert apart == {"embed.weight"}
+
+
+def test_pairs_of_convolutions_and_vectors_leave_nothing_to_doubt(recwarn):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3))
+    pairs = DropMuon(model.named_parameters(), policy="muon")
+    assert norms_of(pairs) == norms_of(DropMuon(model, policy="muon"))
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("policy", ["spectral", "euclidean", "sign", lambda member: "sign"])
+def test_policies_that_need_no_modules_say_nothing_of_pairs(policy, recwarn):
+    DropMuon(Tokens().named_parameters(), policy=policy)
+    assert not recwarn.list
+
+
+def test_a_policy_sees_where_a_parameter_stands():
+    seen = []
+    model = Tokens()
+    DropMuon(model, policy=lambda member: seen.append(member) or "euclidean")
+    assert [(m.name, m.module, m.layer, m.num_layers, m.is_output) for m in seen] == [
+        ("embed.weight", model.embed, 0, 3, False),
+        ("hidden.weight", model.hidden, 1, 3, False),
+        ("hidden.bias", model.hidden, 1, 3, False),
+        ("head.weight", model.head, 2, 3, True),
+    ]

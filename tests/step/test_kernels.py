@@ -15,7 +15,7 @@ from torch import Tensor
 
 import dropmuon.optimizer
 from dropmuon import DropMuon, rules
-from dropmuon.step.kernels import adamw, all_finite, descent_directions, move, start_momentum
+from dropmuon.step.kernels import adamw, all_finite, move, start_momentum, update_momentum
 from dropmuon.step.moves import screen
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=4)
@@ -86,7 +86,7 @@ def test_momentum_and_direction_follow_the_formula(
 ) -> None:
     momenta, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
     old, kept_gradients = wide(momenta), clones(gradients)
-    along = descent_directions(momenta, gradients, momentum=momentum, nesterov=nesterov)
+    along = update_momentum(momenta, gradients, momentum=momentum, nesterov=nesterov)
     new = [momentum * m + (1 - momentum) * g.double() for m, g in zip(old, gradients, strict=True)]
     look = [(1 - momentum) * g.double() + momentum * m for m, g in zip(new, gradients, strict=True)]
     assert_near(momenta, new, dtype)
@@ -106,10 +106,8 @@ def test_a_false_flag_keeps_momentum_and_a_true_one_changes_nothing(
     old, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
     plain, flagged = clones(old), clones(old)
     rule = {"momentum": momentum, "nesterov": nesterov}
-    expected = descent_directions(plain, gradients, **rule)
-    along = descent_directions(
-        flagged, spoiled(gradients, flags), finite=flags_of(flags, old), **rule
-    )
+    expected = update_momentum(plain, gradients, **rule)
+    along = update_momentum(flagged, spoiled(gradients, flags), finite=flags_of(flags, old), **rule)
     for i, ok in enumerate(flags[: len(old)]):
         if ok:
             assert same_bits(flagged[i], plain[i])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dropmuon import DropMuon, norms, rules, samplers
-from dropmuon.step.moves import Move, new_state, screen, take_step
+from dropmuon.model.roster import Member
+from dropmuon.step.moves import new_state, screen, take_step
 
 BAD = [math.nan, math.inf, -math.inf]
 POLICIES = ["spectral", "muon", "scion", "euclidean", "sign"]
@@ -254,28 +255,49 @@ GROUP = {
 }
 
 
-def make_moves(norm: Any, device: str = "cpu", seed: int = 0, **group: Any) -> list[Move]:
-    """Moves in mid-training: two layers, of a matrix and a vector each."""
+class Case(NamedTuple):
+    """Members in mid-training, with their group and state."""
+
+    members: list[Member]
+    groups: list[dict[str, Any]]
+    state: dict[Tensor, dict[str, Any]]
+
+    def step(self, rule: rules.StepRule, *, on_host: bool | None) -> dict[int, Tensor]:
+        """One update, screened; without screening for None. The layers that were hit."""
+        kept, finite, hit = self.members, None, {}
+        if on_host is not None:
+            kept, finite, hit = screen(self.members, on_host=on_host)
+            assert (finite is None) == on_host
+            assert on_host or kept == self.members
+        take_step(kept, self.groups, self.state, rule, (0, 1), finite)
+        return hit
+
+    def tensors(self, layer: int | None = None) -> Iterator[Tensor]:
+        for member in self.members:
+            if layer in (None, member.layer):
+                yield member.parameter
+                state = self.state[member.parameter]
+                yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+def make_case(norm: Any, device: str = "cpu", seed: int = 0, **group: Any) -> Case:
+    """Two layers in mid-training, of a matrix and a vector each."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator).to(device)
 
-    moves = []
-    for layer, shape in enumerate([(4, 3), (3,), (4, 3), (5,)]):
-        parameter = random(*shape)
-        state = new_state(parameter, norm)
-        state["updates"] = 1
-        for key in {"momentum_buffer", "exp_avg", "exp_avg_sq"} & set(state):
-            state[key] = random(*shape).abs()
-        moves.append(Move(parameter, random(*shape), state, layer // 2, norm, {**GROUP, **group}))
-    return moves
-
-
-def tensors(moves: Sequence[Move]) -> Iterator[Tensor]:
-    for each in moves:
-        yield each.parameter
-        yield from (value for value in each.state.values() if isinstance(value, Tensor))
+    members, state = [], {}
+    for number, shape in enumerate([(4, 3), (3,), (4, 3), (5,)]):
+        member = Member(str(number), random(*shape), layer=number // 2, num_layers=2)
+        member.norm, member.reason, member.group = norm, "a test", 0
+        member.parameter.grad = random(*shape)
+        own = {**new_state(member), "updates": 1}
+        for key in {"momentum_buffer", "exp_avg", "exp_avg_sq"} & set(own):
+            own[key] = random(*shape).abs()
+        state[member.parameter] = own
+        members.append(member)
+    return Case(members, [{**GROUP, **group}], state)
 
 
 def test_the_guard_against_waiting_sees_every_way_to_wait() -> None:
@@ -296,31 +318,26 @@ def test_the_guard_against_waiting_sees_every_way_to_wait() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 def test_no_norm_and_no_rule_waits_for_the_device(norm: Any, rule: Any, nesterov: bool) -> None:
-    moves = make_moves(norm, nesterov=nesterov)
-    moves[0].gradient[0, 0] = math.nan
+    case = make_case(norm, nesterov=nesterov)
+    case.members[0].parameter.grad[0, 0] = math.nan
     with NoWaiting():
-        kept, hit = screen(moves, on_host=False)
-        take_step(kept, rule, (0, 1))
-    assert kept == moves
+        hit = case.step(rule, on_host=False)
     assert {layer: int(count) for layer, count in hit.items()} == {0: 1, 1: 0}
 
 
 @pytest.mark.parametrize("foreach", [True, False])
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 def test_a_step_runs_on_a_device_without_values(norm: Any, foreach: bool) -> None:
-    moves = make_moves(norm, "meta", foreach=foreach)
-    kept, hit = screen(moves, on_host=False)
-    take_step(kept, rules.Constant(), (0, 1))
+    hit = make_case(norm, "meta", foreach=foreach).step(rules.Constant(), on_host=False)
     assert all(count.device.type == "meta" for count in hit.values())
-    assert all(each.finite is not None for each in kept)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_after_the_first_one_a_whole_step_never_waits_for_its_device(policy: str) -> None:
     model = make_model().to("meta")
     optimizer = DropMuon(model, lr=0.1, policy=policy, weight_decay=0.1)
-    for slot in optimizer.roster.members():
-        optimizer.state[slot.parameter].update(new_state(slot.parameter, slot.norm), updates=1)
+    for member in optimizer.roster.members():
+        optimizer.state[member.parameter].update(new_state(member), updates=1)
     for _ in range(4):
         active = optimizer.active
         model(torch.ones(2, 4, device="meta")).sum().backward()
@@ -336,30 +353,28 @@ def test_after_the_first_one_a_whole_step_never_waits_for_its_device(policy: str
 def test_flags_hold_a_layer_as_dropping_it_does(
     norm: Any, rule: Any, value: float, number: int, seed: int
 ) -> None:
-    flagged, dropped = make_moves(norm, seed=seed), make_moves(norm, seed=seed)
-    for moves in (flagged, dropped):
-        moves[number].gradient.view(-1)[-1] = value
-    before = [tensor.clone() for tensor in tensors(flagged)]
-    for moves, on_host in ((flagged, False), (dropped, True)):
-        kept, hit = screen(moves, on_host=on_host)
+    flagged, dropped = make_case(norm, seed=seed), make_case(norm, seed=seed)
+    for case in (flagged, dropped):
+        case.members[number].parameter.grad.view(-1)[-1] = value
+    before = [tensor.clone() for tensor in flagged.tensors()]
+    for case, on_host in ((flagged, False), (dropped, True)):
+        hit = case.step(rule, on_host=on_host)
         assert {layer for layer, count in hit.items() if count} == {number // 2}
-        take_step(kept, rule, (0, 1))
-    for ours, theirs in zip(tensors(flagged), tensors(dropped), strict=True):
+    for ours, theirs in zip(flagged.tensors(), dropped.tensors(), strict=True):
         torch.testing.assert_close(ours, theirs)
-    held = [t for each in flagged if each.layer == number // 2 for t in tensors([each])]
+    held = list(flagged.tensors(number // 2))
     for tensor in held:
         assert any(torch.equal(tensor, old) for old in before)
-    assert same_bits(held, [t for m in dropped if m.layer == number // 2 for t in tensors([m])])
+    assert same_bits(held, list(dropped.tensors(number // 2)))
 
 
 def test_flags_move_finite_layers_as_they_would_without() -> None:
     for norm in NORMS:
-        flagged, plain = make_moves(norm), make_moves(norm)
-        kept, hit = screen(flagged, on_host=False)
-        take_step(kept, rules.Constant(), (0, 1))
-        take_step(plain, rules.Constant(), (0, 1))
+        flagged, plain = make_case(norm), make_case(norm)
+        hit = flagged.step(rules.Constant(), on_host=False)
+        plain.step(rules.Constant(), on_host=None)
         assert not any(hit.values())
-        for ours, theirs in zip(tensors(flagged), tensors(plain), strict=True):
+        for ours, theirs in zip(flagged.tensors(), plain.tensors(), strict=True):
             torch.testing.assert_close(ours, theirs)
 
 
@@ -371,12 +386,12 @@ def test_flags_move_finite_layers_as_they_would_without() -> None:
 def test_a_layer_is_hit_exactly_if_an_entry_is_not_finite(
     entries: list[float], dtype: torch.dtype
 ) -> None:
-    gradient = torch.tensor(entries).to(dtype)
-    parameter = torch.zeros_like(gradient)
-    moves = [Move(parameter, gradient, {"updates": 1}, 0, norms.Euclidean(), GROUP)]
-    finite = bool(torch.isfinite(gradient).all())
-    kept, hit = screen(moves, on_host=True)
-    assert (len(kept), len(hit)) == ((1, 0) if finite else (0, 1))
-    kept, hit = screen(moves, on_host=False)
-    assert bool(kept[0].finite) == finite
-    assert int(hit[0]) == (not finite)
+    member = Member("w", torch.zeros(len(entries), dtype=dtype))
+    member.parameter.grad = torch.tensor(entries).to(dtype)
+    is_finite = bool(torch.isfinite(member.parameter.grad).all())
+    kept, _, hit = screen([member], on_host=True)
+    assert (len(kept), len(hit)) == ((1, 0) if is_finite else (0, 1))
+    _, finite, hit = screen([member], on_host=False)
+    assert finite is not None
+    assert bool(finite[0]) == is_finite
+    assert int(hit[0]) == (not is_finite)

@@ -1,40 +1,46 @@
 """What backward skips: an active set applied to a model by its `requires_grad` flags.
 
-Toggling the flags, and nothing else, makes autograd do the rest: below the cutoff no node exists
-and no activation is saved; above it, an inactive layer passes the gradient on and computes none of
-its own. If the order of layers is wrong, savings are lost and never a gradient.
+Toggling the flags makes autograd do the rest: below the cutoff no node exists and no activation is
+saved; above it, an inactive layer passes the gradient on and computes none of its own. If the order
+of layers is wrong, savings are lost and never a gradient.
+
+A parameter that an optimizer froze for the moment carries a mark, and so does the module that owns
+it, where that is known. The mark tells this freezing from the user's; a copy of a model takes the
+marks of its modules along, so an optimizer made for the copy knows what is meant to be trained.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+import weakref
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from dropmuon.backward.marks import Owner, mark, marked_by, wants_training
+__all__ = ["Flags", "Owner", "can_truncate", "wants_training"]
 
-__all__ = ["Freezer"]
+Owner = tuple[nn.Module, str] | None
+"""A module and the name of one of its own parameters, where they are known."""
 
+_MARK = "_dropmuon_frozen"
 _IDS = itertools.count()
 
 
-class Freezer:
-    """Holds the flags of all parameters in step with the active set, and the user's wishes apart.
+class Flags:
+    """Keeps the flags of all parameters in step with the active set, and the user's wishes apart.
 
-    A flag that differs from what the freezer last showed was changed by the user, and is the
-    user's wish from then on.
+    A flag that differs from what was last shown was changed by the user, and is the user's wish
+    from then on.
     """
 
-    def __init__(
-        self, layers: Sequence[Sequence[Tensor]], owners: Mapping[Tensor, Owner] | None = None
-    ) -> None:
-        self._parameters = [p for members in layers for p in members]
+    def __init__(self, layers: Sequence[Sequence[tuple[Tensor, Owner]]]) -> None:
         self._id = next(_IDS)
-        self._owner = [(owners or {}).get(p) for p in self._parameters]
-        self._layer = [index for index, members in enumerate(layers) for _ in members]
-        self._shown = [p.requires_grad for p in self._parameters]
+        self._parameters = [parameter for layer in layers for parameter, _ in layer]
+        self._owner = [owner for layer in layers for _, owner in layer]
+        self._layer = [index for index, layer in enumerate(layers) for _ in layer]
+        self._shown = [parameter.requires_grad for parameter in self._parameters]
         self._wanted = list(map(wants_training, self._parameters, self._owner))
         self._num_wanted = [0] * len(layers)
         for layer, wanted in zip(self._layer, self._wanted, strict=True):
@@ -43,7 +49,7 @@ class Freezer:
 
     def apply(self, active: Iterable[int]) -> None:
         """Make exactly the wanted parameters of the active layers trainable."""
-        self.observe()
+        self._observe()
         is_active = [False] * len(self._num_wanted)
         for index in active:
             is_active[index] = True
@@ -53,7 +59,39 @@ class Freezer:
             if show != shown[i]:
                 self._show(i, show)
 
-    def observe(self) -> None:
+    def wants(self, layer: int) -> bool:
+        """Return whether the user wants any parameter of a layer trained."""
+        return self._num_wanted[layer] > 0
+
+    def release(self) -> None:
+        """Make trainable again what is frozen by these flags only.
+
+        If nothing is trainable any more, the user froze the whole model: it stays frozen.
+        """
+        if not any(parameter.requires_grad for parameter in self._parameters):
+            return
+        for i, parameter in enumerate(self._parameters):
+            if getattr(parameter, _MARK, None) == self._id:
+                self._show(i, show=True)
+
+    def release_with(self, holder: object) -> weakref.finalize[[], Any]:
+        """Release the flags when `holder` is garbage-collected."""
+        finalizer = weakref.finalize(holder, self.release)
+        finalizer.atexit = False
+        return finalizer
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the user's modules out of copies and pickles of an optimizer."""
+        return {**self.__dict__, "_owner": [None] * len(self._owner)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._id = next(_IDS)
+        for parameter, wanted in zip(self._parameters, self._wanted, strict=True):
+            if wanted and not parameter.requires_grad:
+                _mark(parameter, None, self._id)
+
+    def _observe(self) -> None:
         """Take the flags that the user changed since `apply` as what the user wants."""
         shown = self._shown
         for i, parameter in enumerate(self._parameters):
@@ -62,36 +100,50 @@ class Freezer:
                 shown[i] = flag
                 self._num_wanted[self._layer[i]] += flag - self._wanted[i]
                 self._wanted[i] = flag
-                mark(parameter, self._owner[i], None)
-
-    def wants(self, layer: int) -> bool:
-        """Whether any parameter of a layer is one the user wants trained."""
-        return self._num_wanted[layer] > 0
-
-    def release(self) -> None:
-        """Give back as the user wants them the flags that are still as this freezer showed them.
-
-        If all that was shown as trainable is frozen now, the user froze the whole model: it stays.
-        """
-        if not any(p.requires_grad for p in self._parameters):
-            return
-        for i, parameter in enumerate(self._parameters):
-            if marked_by(parameter) == self._id:
-                self._show(i, show=True)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy or a pickle of an optimizer does not take the user's modules along."""
-        return {**self.__dict__, "_owner": [None] * len(self._owner)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._id = next(_IDS)
-        for parameter, wanted in zip(self._parameters, self._wanted, strict=True):
-            if wanted and not parameter.requires_grad:
-                mark(parameter, None, self._id)
+                _mark(parameter, self._owner[i], None)
 
     def _show(self, i: int, show: bool) -> None:
         parameter = self._parameters[i]
         parameter.requires_grad = show
         self._shown[i] = show
-        mark(parameter, self._owner[i], None if show else self._id)
+        _mark(parameter, self._owner[i], None if show else self._id)
+
+
+def wants_training(parameter: Tensor, owner: Owner = None) -> bool:
+    """Return whether the user wants a parameter trained, frozen for the moment or not."""
+    marked = owner is not None and owner[1] in owner[0].__dict__.get(_MARK, ())
+    return parameter.requires_grad or hasattr(parameter, _MARK) or marked
+
+
+def _mark(parameter: Tensor, owner: Owner, by: int | None) -> None:
+    """Mark a parameter and its owner as frozen by someone; None takes the mark off."""
+    frozen = by is not None
+    if frozen:
+        setattr(parameter, _MARK, by)
+    elif hasattr(parameter, _MARK):
+        delattr(parameter, _MARK)
+    if owner is None:
+        return
+    module, name = owner
+    names: set[str] = module.__dict__.setdefault(_MARK, set())
+    if frozen:
+        names.add(name)
+    else:
+        names.discard(name)
+    if not names:
+        del module.__dict__[_MARK]
+
+
+def can_truncate(model: nn.Module) -> bool:
+    """Return whether layers may lack gradients: by default, DDP waits for every one."""
+    if not isinstance(model, nn.parallel.DistributedDataParallel):
+        return True
+    if model.find_unused_parameters and not model.static_graph:
+        return True
+    warnings.warn(
+        "params is a DistributedDataParallel that waits for every gradient, so all are computed "
+        "(truncate=False); to save the backward of frozen layers, wrap the model with "
+        "find_unused_parameters=True and no static_graph",
+        stacklevel=3,
+    )
+    return False

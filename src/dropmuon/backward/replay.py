@@ -60,7 +60,7 @@ class Replay:
             self._watch.forget()
 
     @contextmanager
-    def turn(self, number: int) -> Iterator[None]:
+    def update(self, number: int) -> Iterator[None]:
         """Run the closure of one update inside."""
         if self._is_one:
             yield

@@ -22,8 +22,8 @@ class Uses:
     parameters: dict[int, int] = field(default_factory=dict)
     modules: dict[int, int] = field(default_factory=dict)
 
-    def module_rank(self, module: nn.Module) -> float:
-        """When the module was first called."""
+    def module_rank(self, module: nn.Module | None) -> float:
+        """Return when the module was first called."""
         return self.modules.get(id(module), float("inf"))
 
 

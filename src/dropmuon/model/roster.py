@@ -1,131 +1,141 @@
-"""Who is who: the layers of an optimizer, and what is known of each parameter in them."""
+"""The one record of each parameter, from the model to the step, and the layers they make up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from dropmuon import norms
-from dropmuon.checks import check_parameter
-from dropmuon.model.layers import owner_label
-from dropmuon.model.policies import Choice, Policy, Site, choose, groups_of
-from dropmuon.model.table import Row, table
+from dropmuon.backward.flags import Owner, wants_training
+from dropmuon.norms import AdamW, Norm
+from dropmuon.text import aligned, short_count
 
-__all__ = ["Member", "Roster", "named_groups"]
+__all__ = ["Member", "Roster"]
+
+_HEADERS = ("layer", "parameters", "shapes", "norm", "why")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Member:
-    """One parameter: its name, its group, its norm and the reason for that norm."""
+    """One parameter as a member of a layer: what a policy is asked about, and a step moves.
 
-    parameter: Tensor
+    It is made once, with its name and, where that is known, its module. The order of layers gives
+    it its layer, a policy its norm and the reason for it, the optimizer its parameter group.
+    """
+
     name: str
-    group: int
-    norm: norms.Norm | norms.AdamW
-    reason: str
+    parameter: Tensor
+    module: nn.Module | None = None
+    layer: int = 0
+    num_layers: int = 1
+    norm: Norm | AdamW = field(init=False)
+    reason: str = field(init=False)
+    group: int = field(init=False)
+
+    def check(self) -> None:
+        """Raise ValueError if the parameter has no geometry."""
+        if torch.is_complex(self.parameter):
+            raise ValueError(
+                f"parameter {self.name!r} is complex; keep it as two real tensors "
+                "(torch.view_as_real)"
+            )
+        if not torch.is_floating_point(self.parameter):
+            raise ValueError(
+                f"parameter {self.name!r} has dtype {self.parameter.dtype}; only floats can move"
+            )
+
+    @property
+    def owner(self) -> Owner:
+        """The owning module and the parameter's name in it, where the module is known."""
+        return None if self.module is None else (self.module, self.name.rpartition(".")[2])
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the user wants it trained, frozen by an optimizer for the moment or not."""
+        return wants_training(self.parameter, self.owner)
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it has two or more axes: a linear map, a convolution, an embedding table.
+
+        A vector that was given axes of one to broadcast, as a layer scale (C, 1, 1), is none.
+        """
+        shape = self.parameter.shape
+        is_scale = len(shape) >= 3 and self.parameter.numel() == shape[0]
+        return len(shape) >= 2 and not (is_scale and self.conv_groups == 1)
+
+    @property
+    def is_embedding(self) -> bool:
+        """Whether it is a table that is looked up, not multiplied."""
+        return isinstance(self.module, nn.Embedding | nn.EmbeddingBag)
+
+    @property
+    def may_be_embedding(self) -> bool:
+        """Whether its module is unknown, and its shape is that of an embedding table."""
+        return self.module is None and self.parameter.ndim == 2
+
+    @property
+    def is_output(self) -> bool:
+        """Whether it is a matrix of the last layer."""
+        return self.is_matrix and self.layer == self.num_layers - 1
+
+    @property
+    def conv_groups(self) -> int:
+        """The groups of a convolution: its matrix is block-diagonal with so many blocks."""
+        groups = getattr(self.module, "groups", 1) if self.parameter.ndim >= 3 else 1
+        return groups if isinstance(groups, int) else 1
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether it is a transposed convolution, whose first axis is its input."""
+        return bool(getattr(self.module, "transposed", False))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the user's modules out of copies and pickles of an optimizer."""
+        return {**self.__dict__, "module": None}
 
 
 @dataclass(frozen=True, eq=False)
 class Roster:
-    """Layers by name, in order, each with the members of its parameters."""
+    """Layers by name, in order, each with the records of its parameters."""
 
     names: tuple[str, ...]
     layers: tuple[tuple[Member, ...], ...]
-
-    @classmethod
-    def of(
-        cls, groups: Sequence[Mapping[str, Any]], policy: str | Policy, orthogonalize: Any
-    ) -> Roster:
-        """Read parameter groups: layers come in the order of first mention, integers sorted.
-
-        A parameter without a `layer` belongs to the module that its name says, or, without a
-        name, to a layer of its own; without a `norm`, the policy chooses.
-        """
-        entries = list(_entries(groups))
-        labels = list(dict.fromkeys(label for label, *_ in entries))
-        if all(isinstance(label, int) for label in labels):
-            labels.sort()
-        index = {label: position for position, label in enumerate(labels)}
-        same: dict[Any, Any] = {}
-        layers: list[list[Member]] = [[] for _ in labels]
-        for label, name, parameter, number in entries:
-            check_parameter(name, parameter)
-            site = Site(name, parameter, None, index[label], len(labels))
-            choice = _choice(groups[number], site, policy, orthogonalize)
-            norm = same.setdefault(choice.norm, choice.norm)
-            layers[index[label]].append(Member(parameter, name, number, norm, choice.reason))
-        return cls(tuple(map(str, labels)), tuple(map(tuple, layers)))
 
     def __len__(self) -> int:
         return len(self.names)
 
     def members(self) -> Iterator[Member]:
-        """All members, in order."""
+        """Iterate over all members, in order."""
         for layer in self.layers:
             yield from layer
 
     def table(self, title: str) -> str:
-        """The roster as text: one row per layer and norm."""
-        rows = []
+        """Return the roster as text: one row per layer and norm, a layer's name printed once."""
+        rows: list[tuple[str, ...]] = []
         for name, layer in zip(self.names, self.layers, strict=True):
             alike: dict[tuple[str, str], list[Member]] = {}
             for member in layer:
                 alike.setdefault((str(member.norm), member.reason), []).append(member)
-            rows += [_row(name, members) for members in alike.values()]
-        return table(title, rows)
+            for n, ((norm, reason), members) in enumerate(alike.items()):
+                rows.append(("" if n else name, *_parameters(name, members), norm, reason))
+        return f"{title}\n\n{aligned(_HEADERS, rows)}"
 
 
-def named_groups(
-    pairs: Iterable[tuple[str, Tensor]], policy: str | Policy, orthogonalize: Any
-) -> list[dict[str, Any]]:
-    """Groups for `(name, parameter)` pairs: one per layer and norm, layers by owning module."""
-    members: dict[str, list[tuple[str, Tensor]]] = {}
-    for name, parameter in pairs:
-        members.setdefault(owner_label(name), []).append((name, parameter))
-    groups = []
-    for index, (label, named) in enumerate(members.items()):
-        sites = (Site(name, parameter, None, index, len(members)) for name, parameter in named)
-        groups += groups_of(label, sites, policy, orthogonalize)
-    return groups
+def _parameters(layer: str, members: Sequence[Member]) -> tuple[str, str]:
+    """Return two cells: the names and number of parameters, and their shapes."""
+    inside = [member.name.removeprefix(f"{layer}.") for member in members]
+    count = short_count(sum(member.parameter.numel() for member in members))
+    texts = Counter("x".join(map(str, m.parameter.shape)) or "scalar" for m in members)
+    shapes = [text if count == 1 else f"{count} of {text}" for text, count in texts.items()]
+    return f"{_some(inside)} ({count})", _some(shapes)
 
 
-def _entries(groups: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, str, Tensor, int]]:
-    count = 0
-    for number, group in enumerate(groups):
-        given = group.get("param_names")
-        for position, parameter in enumerate(group["params"]):
-            name = given[position] if given else f"param{count}"
-            label = group.get("layer")
-            if label is None:
-                label = owner_label(name)
-            yield label, name, parameter, number
-            count += 1
-
-
-def _choice(
-    group: Mapping[str, Any], site: Site, policy: str | Policy, orthogonalize: Any
-) -> Choice:
-    if group.get("norm") is not None:
-        norm = norms.by_name(group["norm"], orthogonalize)
-        return Choice(norm, group.get("reason") or "given with the group")
-    choice = choose(policy, site, orthogonalize)
-    if isinstance(choice.norm, norms.AdamW):
-        raise ValueError(
-            f"policy gives {site.name!r} to AdamW, which needs a learning rate of its own; pass "
-            "the model or (name, parameter) pairs, or a group with norm='adamw' and its lr"
-        )
-    return choice
-
-
-def _row(layer: str, members: Sequence[Member]) -> Row:
-    return Row(
-        layer,
-        tuple(member.name for member in members),
-        tuple(tuple(member.parameter.shape) for member in members),
-        sum(member.parameter.numel() for member in members),
-        str(members[0].norm),
-        members[0].reason,
-    )
+def _some(texts: Sequence[str], most: int = 4) -> str:
+    """Return the first texts of a list, and how many more there are."""
+    more = len(texts) - most
+    return ", ".join([*texts[:most], f"{more} more"] if more > 1 else texts)

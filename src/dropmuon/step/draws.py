@@ -1,22 +1,24 @@
-"""When which set is drawn: a pure function of seed, step and settings."""
+"""The active sets of a run: a pure function of seed, step and settings."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from dropmuon.checks import whole_number
 from dropmuon.samplers import ActiveSet, Sampler
 
-__all__ = ["Draws"]
+__all__ = ["Draws", "joined"]
 
 
 @dataclass
 class Draws:
-    """The sequence of active sets of a run. Step 0 is full if `full_start`; windows follow.
+    """The sequence of active sets. One step is full, by default the first; windows follow.
 
-    All ranks of a process group draw the same sets without talking, and a resumed run draws what
-    an unbroken one would, because nothing here has a state.
+    All ranks of a process group draw the same sets without communication, and a resumed run draws
+    what an unbroken one would, because a draw depends on nothing but the fields below.
     """
 
     sampler: Sampler
@@ -25,9 +27,25 @@ class Draws:
     total_steps: int | None = None
     full_start: bool = True
 
+    def __post_init__(self) -> None:
+        self.full_step: int | None = 0 if self.full_start else None
+
+    def check(self) -> None:
+        """Raise ValueError for numbers of steps and seeds that no run can have."""
+        whole_number("resample_every", self.resample_every)
+        if self.total_steps is not None:
+            whole_number("total_steps", self.total_steps)
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed must be a whole number in [0, 2**64), got {self.seed!r}")
+        if self.sampler.needs_progress and self.total_steps is None:
+            raise ValueError(
+                f"total_steps is missing: {self.sampler!r} changes with progress; give the number "
+                "of step() calls that you plan"
+            )
+
     def at(self, step: int, num_layers: int) -> ActiveSet:
-        """The active set of a step."""
-        if step == 0 and self.full_start:
+        """Return the active set of a step."""
+        if step == self.full_step or (step == 0 and self.full_start):
             return tuple(range(num_layers))
         window = (step - int(self.full_start)) // self.resample_every
         first = window * self.resample_every + int(self.full_start)
@@ -37,5 +55,16 @@ class Draws:
         return self.sampler.sample(num_layers, rng, self.progress(first))
 
     def progress(self, step: int) -> float:
-        """How much of the planned run lies behind a step, in [0, 1]."""
+        """Return how much of the planned run lies behind a step, in [0, 1]."""
         return min(step / self.total_steps, 1.0) if self.total_steps else 0.0
+
+
+def joined(drawn: ActiveSet, is_able: Callable[[int], bool], num_layers: int) -> ActiveSet:
+    """Return `drawn`, joined by the last layer able to have a gradient if it holds none.
+
+    In PyTorch a backward without any trainable layer in its graph is an error.
+    """
+    if any(map(is_able, drawn)):
+        return drawn
+    last = [layer for layer in range(num_layers) if is_able(layer)][-1:]
+    return tuple(sorted({*drawn, *last}))

@@ -1,9 +1,9 @@
-"""How parameters move: the arithmetic of a step, as functions of lists of tensors.
+"""The arithmetic of a step, on lists of tensors.
 
-Nothing here knows of layers, samplers or models. All functions move their tensors in place, take
-lists of one device and one dtype, and never wait for the device.
+Functions work in place, take lists of one device and one dtype, and never wait for the device.
+Nothing here knows of layers, samplers or models.
 
-`finite` lists, where given, hold one boolean 0-dim tensor per parameter: where it is false, the
+`finite`, where given, holds one boolean 0-dim tensor per parameter: where it is false, the
 parameter and its state keep every bit.
 """
 
@@ -14,14 +14,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["adamw", "all_finite", "descent_directions", "move", "start_momentum"]
+__all__ = ["adamw", "all_finite", "move", "start_momentum", "update_momentum"]
 
 Flags = Sequence[Tensor] | None
 Tensors = Sequence[Tensor]
 
 
 def all_finite(tensors: Tensors) -> list[Tensor]:
-    """One boolean 0-dim tensor per tensor, on its device: are its extreme entries finite?"""
+    """Return one boolean 0-dim tensor per tensor, on its device: are all entries finite?"""
     flags: dict[int, Tensor] = {}
     alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for n, x in enumerate(tensors):
@@ -41,12 +41,12 @@ def start_momentum(momenta: Tensors, gradients: Tensors) -> None:
     torch._foreach_copy_(list(momenta), list(gradients))
 
 
-def descent_directions(
+def update_momentum(
     momenta: Tensors, gradients: Tensors, *, momentum: float, nesterov: bool, finite: Flags = None
 ) -> list[Tensor]:
-    """M = momentum*M + (1-momentum)*G (Algorithm 1, beta = 1-momentum); what to descend along.
+    """M = momentum*M + (1-momentum)*G (Algorithm 1, beta = 1-momentum). Return what to follow.
 
-    With Nesterov's look-ahead that is (1-momentum)*G + momentum*M, otherwise M itself.
+    That is M itself or, with Nesterov's look-ahead, (1-momentum)*G + momentum*M.
     """
     kept, fresh = list(momenta), list(gradients)
     if finite is not None:
@@ -57,14 +57,14 @@ def descent_directions(
 
 def move(
     parameters: Tensors,
-    directions: Tensors,
+    units: Tensors,
     *,
     lengths: float | Sequence[float | Tensor],
     decay: float = 0.0,
     finite: Flags = None,
 ) -> None:
-    """X = (1 - decay)*X - length*D, where D is the unit direction of the layer's norm."""
-    targets, steps = list(parameters), list(directions)
+    """X = (1 - decay)*X - length*D, where D is the unit direction of the parameter's norm."""
+    targets, steps = list(parameters), list(units)
     if finite is None:
         if decay:
             torch._foreach_mul_(targets, 1 - decay)

@@ -1,137 +1,139 @@
-"""One update of the active layers: finite or skipped, bucketed, moved.
+"""One update of the active layers, as Algorithm 1 has it: momentum, LMO, length, move.
 
-A `Move` is a parameter with its gradient, state, norm and settings. Moves that share norm, dtype,
-device and settings form a bucket, and a bucket moves as a batch.
+Parameters that share norm, dtype, device and settings form a bucket, and a bucket moves as a batch.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from dropmuon.model.roster import Member
 from dropmuon.norms import AdamW, Norm
 from dropmuon.norms.numerics import accumulation_dtype, inner
 from dropmuon.samplers import ActiveSet
-from dropmuon.step.kernels import adamw, all_finite, descent_directions, move, start_momentum
+from dropmuon.step import kernels
 from dropmuon.step.rules import StepRule
 
-__all__ = ["Move", "new_state", "screen", "take_step"]
+__all__ = ["new_state", "screen", "take_step"]
+
+Groups = Sequence[Mapping[str, Any]]
+State = MutableMapping[Tensor, Any]
 
 
-@dataclass(slots=True)
-class Move:
-    """One parameter that is to move, and all that decides how."""
+def take_step(
+    members: Sequence[Member],
+    groups: Groups,
+    state: State,
+    rule: StepRule,
+    active: ActiveSet,
+    finite: Mapping[int, Tensor] | None = None,
+) -> None:
+    """Move parameters along their gradients, each in its own norm and by the rule's length.
 
-    parameter: Tensor
-    gradient: Tensor
-    state: dict[str, Any]
-    layer: int
-    norm: Norm | AdamW
-    group: Mapping[str, Any]
-    finite: Tensor | None = None
-    """False on the device where the layer's gradient is not finite; None where all is well."""
+    `finite`, where given, has a flag per layer on the device: where it is false, the layer's
+    parameters and momenta keep every bit.
+    """
+    waiting: list[tuple[_Bucket, list[Tensor], list[Tensor]]] = []
+    with _no_autocast({member.parameter.device.type for member in members}):
+        for bucket in _buckets(members, groups, state, finite):
+            if isinstance(bucket.norm, AdamW):
+                _adamw(bucket, bucket.norm)
+                continue
+            followed = _momentum(bucket)  # M_i, started or updated
+            units = bucket.norm.unit_directions(followed)  # -lmo(M_i) at radius 1
+            if rule.uses_dual:  # ||M_i||_*, of which the lengths of a whole layer are made
+                duals = [inner(m, unit) for m, unit in zip(followed, units, strict=True)]
+                waiting.append((bucket, units, duals))
+            else:
+                _move(bucket, units, _lengths(bucket, rule, active))
+        layer_duals = _layer_duals(waiting, rule)
+        for bucket, units, duals in waiting:
+            _move(bucket, units, _lengths(bucket, rule, active, duals, layer_duals))
+    for member in members:
+        state[member.parameter]["updates"] += 1
 
 
-def new_state(parameter: Tensor, norm: Norm | AdamW) -> dict[str, Any]:
-    """State of a parameter that has not moved yet."""
+def new_state(member: Member) -> dict[str, Any]:
+    """Return the state of a parameter that has not moved yet."""
+    parameter = member.parameter
     zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-    if isinstance(norm, AdamW):
+    if isinstance(member.norm, AdamW):
         count = torch.zeros((), dtype=accumulation_dtype(parameter), device=parameter.device)
         return {"updates": 0, "step": count, "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
     return {"updates": 0, "momentum_buffer": zeros}
 
 
-def screen(moves: Sequence[Move], *, on_host: bool) -> tuple[list[Move], dict[int, Tensor]]:
-    """Keep layers with NaN or infinite gradients from moving; answer what is left, and who was hit.
+def screen(
+    members: Sequence[Member], *, on_host: bool
+) -> tuple[list[Member], dict[int, Tensor] | None, dict[int, Tensor]]:
+    """Find the layers with a NaN or an infinity in a gradient: a layer moves as a whole or not.
 
-    On the host, bad layers are dropped. Otherwise their moves carry a flag that undoes them on the
-    device, and nothing waits. The second answer counts, per layer, as 0-dim tensors: 1 where hit.
+    Return the members to move, flags for `take_step`, and a count of 1 per layer that is skipped.
+    On the host, bad layers are left out and no flags are needed. Otherwise nothing waits for the
+    device: all members move, the flags undo what must not, and counts are 0 or 1 on the device.
     """
-    flags: dict[int, Tensor] = {}
-    for each, finite in zip(moves, all_finite([m.gradient for m in moves]), strict=True):
-        known = flags.get(each.layer)
-        flags[each.layer] = finite if known is None else known & finite.to(known.device)
+    finite: dict[int, Tensor] = {}
+    flags = kernels.all_finite([_gradient(member) for member in members])
+    for member, flag in zip(members, flags, strict=True):
+        known = finite.get(member.layer)
+        finite[member.layer] = flag if known is None else known & flag.to(known.device)
     if not on_host:
-        for each in moves:
-            each.finite = flags[each.layer].to(each.parameter.device, non_blocking=True)
-        return list(moves), {layer: (~flag).long() for layer, flag in flags.items()}
-    fine = torch.stack([flag.to("cpu") for flag in flags.values()]).tolist()
-    bad = {layer for layer, is_fine in zip(flags, fine, strict=True) if not is_fine}
+        return list(members), finite, {layer: (~flag).long() for layer, flag in finite.items()}
+    fine = torch.stack([flag.to("cpu") for flag in finite.values()]).tolist()
+    bad = {layer for layer, is_fine in zip(finite, fine, strict=True) if not is_fine}
     hit = {layer: torch.ones((), dtype=torch.long) for layer in bad}
-    return [each for each in moves if each.layer not in bad], hit
-
-
-def take_step(moves: Sequence[Move], rule: StepRule, active: ActiveSet) -> None:
-    """Move every parameter: momentum, unit direction of its norm, length by the rule."""
-    with _no_autocast({each.parameter.device.type for each in moves}):
-        _take_step(moves, rule, active)
-
-
-@contextmanager
-def _no_autocast(devices: Iterable[str]) -> Iterator[None]:
-    """The precision of a step is chosen by its norms, wherever it is taken."""
-    with ExitStack() as stack:
-        for device in devices:
-            if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
-
-
-def _take_step(moves: Iterable[Move], rule: StepRule, active: ActiveSet) -> None:
-    descents = []
-    for bucket in _buckets(moves):
-        if isinstance(bucket[0].norm, AdamW):
-            _adamw_bucket(bucket, bucket[0].norm)
-            continue
-        descent = _descend(bucket, bucket[0].norm, rule)
-        if rule.uses_dual:
-            descents.append(descent)
-        else:
-            descent.move(rule, active, {})
-    layer_duals = _layer_duals(descents, rule)
-    for descent in descents:
-        descent.move(rule, active, layer_duals)
+    return [member for member in members if member.layer not in bad], None, hit
 
 
 @dataclass
-class _Descent:
-    """A bucket with its unit directions, and their dual norms where the rule asks for them."""
+class _Bucket:
+    """Parameters that move as a batch."""
 
-    bucket: list[Move]
-    directions: list[Tensor]
-    duals: list[Tensor] | None
+    members: list[Member]
+    states: list[dict[str, Any]]
+    settings: Mapping[str, Any]
+    finite: list[Tensor] | None
 
-    def move(self, rule: StepRule, active: ActiveSet, layer_duals: Mapping[int, Tensor]) -> None:
-        group = self.bucket[0].group
-        lr = float(group["lr"])
-        lengths: list[float | Tensor] = []
-        for i, each in enumerate(self.bucket):
-            dual = self.duals[i] if self.duals is not None else None
-            whole = layer_duals.get(each.layer)
-            whole = whole.to(each.parameter.device) if whole is not None else None
-            lengths.append(lr * rule.length(each.layer, active, dual, whole))
-        same = isinstance(lengths[0], float) and all(x == lengths[0] for x in lengths)
-        move(
-            [each.parameter for each in self.bucket],
-            self.directions,
-            lengths=float(lengths[0]) if same else lengths,
-            decay=lr * group["weight_decay"],
-            finite=_flags(self.bucket),
-        )
+    @property
+    def norm(self) -> Norm | AdamW:
+        return self.members[0].norm
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first update of its parameters."""
+        return bool(self.states[0]["updates"] == 0)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [member.parameter for member in self.members]
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        gradients = [_gradient(member) for member in self.members]
+        return list(torch._foreach_neg(gradients)) if self.settings["maximize"] else gradients
+
+    def state(self, name: str) -> list[Tensor]:
+        return [state[name] for state in self.states]
 
 
-def _buckets(moves: Iterable[Move]) -> list[list[Move]]:
-    found: dict[tuple[Any, ...], list[Move]] = defaultdict(list)
-    for n, each in enumerate(moves):
-        group, parameter = each.group, each.parameter
+def _buckets(
+    members: Iterable[Member],
+    groups: Groups,
+    state: State,
+    finite: Mapping[int, Tensor] | None,
+) -> list[_Bucket]:
+    alike: dict[tuple[Any, ...], list[Member]] = defaultdict(list)
+    for number, member in enumerate(members):
+        group, parameter = groups[member.group], member.parameter
         key = (
-            id(each.norm),
+            id(member.norm),
             parameter.dtype,
             parameter.device,
             float(group["lr"]),
@@ -140,71 +142,107 @@ def _buckets(moves: Iterable[Move]) -> list[list[Move]]:
             group["weight_decay"],
             group["maximize"],
             group["momentum_start"],
-            each.state["updates"] == 0,
-            each.finite is None,
-            None if group["foreach"] else n,
+            state[parameter]["updates"] == 0,
+            None if group["foreach"] else number,
         )
-        found[key].append(each)
-        each.state["updates"] += 1
-    return list(found.values())
+        alike[key].append(member)
+    return [_bucket(found, groups, state, finite) for found in alike.values()]
 
 
-def _descend(bucket: list[Move], norm: Norm, rule: StepRule) -> _Descent:
-    group = bucket[0].group
-    momenta = [each.state["momentum_buffer"] for each in bucket]
-    gradients = _gradients(bucket)
-    starts = bucket[0].state["updates"] == 1 and group["momentum_start"] == "gradient"
-    if starts:
-        start_momentum(momenta, gradients)
-        along = momenta
-    else:
-        along = descent_directions(
-            momenta,
-            gradients,
-            momentum=group["momentum"],
-            nesterov=group["nesterov"],
-            finite=_flags(bucket),
-        )
-    directions = norm.unit_directions(along)
-    duals = None
-    if rule.uses_dual:
-        duals = [inner(u, d) for u, d in zip(along, directions, strict=True)]
-    return _Descent(bucket, directions, duals)
+def _bucket(
+    members: list[Member], groups: Groups, state: State, finite: Mapping[int, Tensor] | None
+) -> _Bucket:
+    flags = None
+    if finite is not None:
+        device = members[0].parameter.device
+        flags = [finite[member.layer].to(device, non_blocking=True) for member in members]
+    states = [state[member.parameter] for member in members]
+    return _Bucket(members, states, groups[members[0].group], flags)
 
 
-def _adamw_bucket(bucket: list[Move], settings: AdamW) -> None:
-    group = bucket[0].group
-    lr = float(group["lr"])
-    adamw(
-        [each.parameter for each in bucket],
-        _gradients(bucket),
-        [each.state["exp_avg"] for each in bucket],
-        [each.state["exp_avg_sq"] for each in bucket],
-        [each.state["step"] for each in bucket],
-        lr=lr,
-        betas=settings.betas,
-        eps=settings.eps,
-        decay=lr * group["weight_decay"],
-        finite=_flags(bucket),
+def _momentum(bucket: _Bucket) -> list[Tensor]:
+    """Start or update the momenta; return what the LMO follows."""
+    momenta, settings = bucket.state("momentum_buffer"), bucket.settings
+    if bucket.is_first and settings["momentum_start"] == "gradient":
+        kernels.start_momentum(momenta, bucket.gradients)
+        return momenta
+    return kernels.update_momentum(
+        momenta,
+        bucket.gradients,
+        momentum=settings["momentum"],
+        nesterov=settings["nesterov"],
+        finite=bucket.finite,
     )
 
 
-def _gradients(bucket: list[Move]) -> list[Tensor]:
-    gradients = [each.gradient for each in bucket]
-    return list(torch._foreach_neg(gradients)) if bucket[0].group["maximize"] else gradients
+def _lengths(
+    bucket: _Bucket,
+    rule: StepRule,
+    active: ActiveSet,
+    duals: Sequence[Tensor] | None = None,
+    layer_duals: Mapping[int, Tensor] | None = None,
+) -> list[float | Tensor]:
+    """Return t_i of each parameter: the rule's length times the learning rate."""
+    lr = float(bucket.settings["lr"])
+    lengths: list[float | Tensor] = []
+    for i, member in enumerate(bucket.members):
+        dual = None if duals is None else duals[i]
+        whole = None if layer_duals is None else layer_duals[member.layer]
+        whole = None if whole is None else whole.to(member.parameter.device)
+        lengths.append(lr * rule.length(member.layer, active, dual, whole))
+    return lengths
 
 
-def _flags(bucket: list[Move]) -> list[Tensor] | None:
-    flags = [each.finite for each in bucket if each.finite is not None]
-    return flags or None
+def _move(bucket: _Bucket, units: list[Tensor], lengths: list[float | Tensor]) -> None:
+    """X_i = (1 - lr * weight_decay) X_i + lmo(M_i) at radius t_i."""
+    same = isinstance(lengths[0], float) and all(length == lengths[0] for length in lengths)
+    kernels.move(
+        bucket.parameters,
+        units,
+        lengths=float(lengths[0]) if same else lengths,
+        decay=float(bucket.settings["lr"]) * bucket.settings["weight_decay"],
+        finite=bucket.finite,
+    )
 
 
-def _layer_duals(descents: Iterable[_Descent], rule: StepRule) -> dict[int, Tensor]:
+def _layer_duals(
+    waiting: Iterable[tuple[_Bucket, list[Tensor], list[Tensor]]], rule: StepRule
+) -> dict[int, Tensor]:
     duals: dict[int, list[Tensor]] = defaultdict(list)
-    for descent in descents:
-        for each, dual in zip(descent.bucket, descent.duals or (), strict=True):
-            duals[each.layer].append(dual)
+    for bucket, _, found in waiting:
+        for member, dual in zip(bucket.members, found, strict=True):
+            duals[member.layer].append(dual)
     return {
         layer: rule.layer_norm.dual(torch.stack([dual.to(found[0].device) for dual in found]))
         for layer, found in duals.items()
     }
+
+
+def _adamw(bucket: _Bucket, settings: AdamW) -> None:
+    lr = float(bucket.settings["lr"])
+    kernels.adamw(
+        bucket.parameters,
+        bucket.gradients,
+        bucket.state("exp_avg"),
+        bucket.state("exp_avg_sq"),
+        bucket.state("step"),
+        lr=lr,
+        betas=settings.betas,
+        eps=settings.eps,
+        decay=lr * bucket.settings["weight_decay"],
+        finite=bucket.finite,
+    )
+
+
+def _gradient(member: Member) -> Tensor:
+    return cast(Tensor, member.parameter.grad)
+
+
+@contextmanager
+def _no_autocast(devices: Iterable[str]) -> Iterator[None]:
+    """Turn autocast off: the precision of a step is chosen by its norms, wherever it is taken."""
+    with ExitStack() as stack:
+        for device in devices:
+            if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield

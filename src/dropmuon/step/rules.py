@@ -21,6 +21,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from dropmuon.checks import kind_of, whole_number
 from dropmuon.samplers import ActiveSet
 
 __all__ = [
@@ -96,8 +97,7 @@ class Sharp(StepRule):
     def length(
         self, layer: int, active: ActiveSet, dual: Tensor | None, layer_dual: Tensor | None
     ) -> Tensor:
-        assert dual is not None
-        return dual
+        return _known(dual)
 
 
 class Smooth(StepRule):
@@ -115,8 +115,7 @@ class Smooth(StepRule):
     def length(
         self, layer: int, active: ActiveSet, dual: Tensor | None, layer_dual: Tensor | None
     ) -> Tensor:
-        assert dual is not None
-        return dual / self._constants(layer, active)
+        return _known(dual) / self._constants(layer, active)
 
     def __repr__(self) -> str:
         return f"Smooth({self._constants!r})"
@@ -139,11 +138,9 @@ class Generalized(StepRule):
     def length(
         self, layer: int, active: ActiveSet, dual: Tensor | None, layer_dual: Tensor | None
     ) -> Tensor:
-        assert dual is not None
-        assert layer_dual is not None
-        curvature = self._l0(layer, active) + self._l1(layer, active) * layer_dual
+        curvature = self._l0(layer, active) + self._l1(layer, active) * _known(layer_dual)
         smallest = np.finfo(np.float32).tiny
-        return dual / curvature.clamp(min=float(smallest))
+        return _known(dual) / curvature.clamp(min=float(smallest))
 
     def __repr__(self) -> str:
         return f"Generalized({self._l0!r}, {self._l1!r})"
@@ -157,12 +154,8 @@ class Horizon(StepRule):
     """
 
     def __init__(self, steps: int, eta: Constants = 1.0) -> None:
-        if not isinstance(steps, int) or steps < 1:
-            raise ValueError(
-                f"steps must be a whole number of at least 1, got {steps!r}; it is the horizon K"
-            )
-        self.steps = steps
-        self.momentum = 1.0 - (steps + 1) ** -0.5
+        self.steps = whole_number("steps", steps, remedy="it is the horizon K")
+        self.momentum = 1.0 - (self.steps + 1) ** -0.5
         self._eta = _Table("eta", eta, positive=True)
 
     def check(self, num_layers: int) -> None:
@@ -175,6 +168,34 @@ class Horizon(StepRule):
 
     def __repr__(self) -> str:
         return f"Horizon({self.steps}, {self._eta!r})"
+
+
+def or_default(rule: StepRule | None) -> StepRule:
+    """Return the rule that is given, or steps of constant radius."""
+    if rule is not None and not isinstance(rule, StepRule):
+        raise TypeError(
+            f"step_rule must be a rules.StepRule, got {kind_of(rule)}; for a fixed length, set lr"
+        )
+    return rule or Constant()
+
+
+def momentum_or_default(given: float | None, rule: StepRule) -> float:
+    """Return the momentum to use: what is given, else what the rule's theorem asks for, or 0.5."""
+    if given is None:
+        return 0.5 if rule.momentum is None else rule.momentum
+    if rule.momentum is not None and given != rule.momentum:
+        raise ValueError(
+            f"momentum={given} contradicts {rule!r}, whose theorem has {rule.momentum}; "
+            "leave momentum out"
+        )
+    return given
+
+
+def _known(dual: Tensor | None) -> Tensor:
+    """Return a dual norm that a rule with `uses_dual` is always given."""
+    if dual is None:
+        raise TypeError("this step rule needs the dual norms of the gradient; got None")
+    return dual
 
 
 class _Table:

@@ -1,49 +1,86 @@
-"""What a checkpoint holds beside the tensors, and whether it fits before anything is loaded."""
+"""Settings and saved states: whether they fit, before anything is changed by them."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dropmuon.norms import AdamW, Norm
+from dropmuon.checks import nonnegative_number, unknown_name
+from dropmuon.model.roster import Member, Roster
+from dropmuon.norms import AdamW
 
-__all__ = ["KEY", "VERSION", "call_hooks", "check_fit", "no_hooks"]
+__all__ = ["KEY", "VERSION", "call_hooks", "check_fit", "check_group", "no_hooks", "upgraded"]
 
 KEY = "dropmuon"
-VERSION = 1
+VERSION = 2
 
 _FIELDS = {
     *("version", "layers", "sampler", "seed", "resample_every", "total_steps", "full_start"),
-    *("steps", "full_next", "active", "silent", "skipped"),
+    *("steps", "full_step", "active", "reached", "skipped"),
 }
+_STARTS = ("gradient", "zero")
+
+
+def check_group(group: Mapping[str, Any]) -> None:
+    """Raise ValueError for settings of a parameter group that no step can be taken with."""
+    lr, momentum = group["lr"], group["momentum"]
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1:
+            raise ValueError(f"lr as a tensor must have one element, got shape {tuple(lr.shape)}")
+        lr = float(lr)
+    nonnegative_number("lr", lr)
+    nonnegative_number("weight_decay", group["weight_decay"])
+    if not (isinstance(momentum, Real) and 0 <= float(momentum) < 1):
+        raise ValueError(
+            f"momentum must be in [0, 1), got {momentum}; it is the share of the old momentum "
+            "that is kept, 1 - beta in the paper"
+        )
+    if group["momentum_start"] not in _STARTS:
+        raise unknown_name("momentum_start", str(group["momentum_start"]), _STARTS)
+
+
+def upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state as this version has it: version 1 had other fields for the full step."""
+    own = saved.get(KEY)
+    if not isinstance(own, Mapping) or own.get("version") != 1 or not own.keys() >= _VERSION_1:
+        return dict(saved)
+    own = dict(own)
+    full_next, silent = own.pop("full_next"), own.pop("silent")
+    own["full_step"] = own["steps"] if full_next else 0 if own["full_start"] else None
+    reached = [i for i, name in enumerate(own["layers"]) if name not in silent]
+    own["reached"] = None if full_next else reached
+    return {**saved, KEY: {**own, "version": VERSION}}
+
+
+_VERSION_1 = _FIELDS - {"full_step", "reached"} | {"full_next", "silent"}
 
 
 def check_fit(
     saved: Mapping[str, Any],
     groups: Sequence[Mapping[str, Any]],
-    *,
-    layers: Sequence[str],
+    roster: Roster,
     sampler: str,
-    norm_of: Mapping[Tensor, Norm | AdamW],
 ) -> None:
     """Raise ValueError if a state is of another optimizer, model, layer count or sampler."""
+    layers = roster.names
     own = saved.get(KEY)
     if not isinstance(own, Mapping) or "param_groups" not in saved or "state" not in saved:
         raise ValueError("state_dict is not one of DropMuon; it has no entry 'dropmuon'")
+    if own.get("version", VERSION) > VERSION:
+        raise ValueError(
+            f"state_dict has version {own['version']}, and this dropmuon reads up to {VERSION}; "
+            "upgrade dropmuon"
+        )
     missing = _FIELDS - own.keys()
     if missing:
         raise ValueError(
             f"state_dict is not complete: 'dropmuon' lacks {', '.join(sorted(missing))}"
-        )
-    if own["version"] > VERSION:
-        raise ValueError(
-            f"state_dict has version {own['version']}, and this dropmuon reads up to {VERSION}; "
-            "upgrade dropmuon"
         )
     if len(own["layers"]) != len(layers):
         raise ValueError(
@@ -61,13 +98,13 @@ def check_fit(
             f"state_dict was made with sampler {own['sampler']}, but this optimizer has {sampler}; "
             "build it with the same sampler"
         )
-    _check_tensors(saved, groups, norm_of)
+    _check_tensors(saved, groups, {m.parameter: m for m in roster.members()})
 
 
 def _check_tensors(
     saved: Mapping[str, Any],
     groups: Sequence[Mapping[str, Any]],
-    norm_of: Mapping[Tensor, Norm | AdamW],
+    members: Mapping[Tensor, Member],
 ) -> None:
     if len(saved["param_groups"]) != len(groups):
         raise ValueError(
@@ -81,30 +118,28 @@ def _check_tensors(
                 f"optimizer has {len(ours['params'])}"
             )
         for index, parameter in zip(theirs["params"], ours["params"], strict=True):
-            state = saved["state"].get(index, {})
-            _check_state(number, state, parameter, norm_of[parameter])
+            _check_state(saved["state"].get(index, {}), members[parameter])
 
 
-def _check_state(
-    number: int, state: Mapping[str, Any], parameter: Tensor, norm: Norm | AdamW
-) -> None:
-    expected = "exp_avg" if isinstance(norm, AdamW) else "momentum_buffer"
+def _check_state(state: Mapping[str, Any], member: Member) -> None:
+    expected = "exp_avg" if isinstance(member.norm, AdamW) else "momentum_buffer"
     if state and expected not in state:
         raise ValueError(
-            f"state_dict has no {expected} in group {number}, and {norm} needs one; "
+            f"state_dict has no {expected} in group {member.group}, and {member.norm} needs one; "
             "build the optimizer with the same policy"
         )
+    shape = tuple(member.parameter.shape)
     for name, value in state.items():
-        if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+        if isinstance(value, Tensor) and value.ndim and value.shape != shape:
             raise ValueError(
-                f"state_dict has {name} of shape {tuple(value.shape)} in group {number} for a "
-                f"parameter of shape {tuple(parameter.shape)}; it is the state of another model"
+                f"state_dict has {name} of shape {tuple(value.shape)} in group {member.group} for "
+                f"a parameter of shape {shape}; it is the state of another model"
             )
 
 
 @contextmanager
 def no_hooks(optimizer: Optimizer, name: str) -> Iterator[dict[int, Any]]:
-    """Take the hooks away from the base class, for the caller to call when all is there."""
+    """Take the hooks away from the base class; the caller calls them when the state is complete."""
     hooks = getattr(optimizer, name)
     setattr(optimizer, name, OrderedDict())
     try:
@@ -116,8 +151,8 @@ def no_hooks(optimizer: Optimizer, name: str) -> Iterator[dict[int, Any]]:
 def call_hooks(
     hooks: dict[int, Any], optimizer: Optimizer, state: dict[str, Any]
 ) -> dict[str, Any]:
-    """Call hooks one after the other; each may change the state, or answer with another."""
+    """Call hooks one after the other; each may change the state, or return another."""
     for hook in hooks.values():
-        answer = hook(optimizer, state)
-        state = state if answer is None else answer
+        other = hook(optimizer, state)
+        state = state if other is None else other
     return state

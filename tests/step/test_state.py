@@ -1,0 +1,105 @@
+"""States of earlier versions, and what a state holds."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dropmuon import DropMuon, samplers
+
+
+class Half(nn.Module):
+    """Four layers, of which the loss uses three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[:3]:
+            x = layer(x)
+        return x
+
+
+def train(model: nn.Module, optimizer: DropMuon, steps: int) -> None:
+    for _ in range(steps):
+        model(torch.ones(2, 3)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def as_version_1(state: dict[str, Any]) -> dict[str, Any]:
+    """The same state as release candidates before 0.1 wrote it."""
+    state = copy.deepcopy(state)
+    own = state["dropmuon"]
+    full_step, reached = own.pop("full_step"), own.pop("reached")
+    own["version"] = 1
+    own["full_next"] = full_step == own["steps"]
+    own["silent"] = [n for i, n in enumerate(own["layers"]) if i not in (reached or range(9))]
+    return state
+
+
+@pytest.mark.filterwarnings("ignore:no gradient reached")
+@pytest.mark.parametrize("full_start", [True, False])
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_a_state_of_version_1_goes_on_as_one_of_today(steps: int, full_start: bool) -> None:
+    settings: dict[str, Any] = {
+        "lr": 0.1,
+        "sampler": samplers.Partition([(0,), (1, 3), (2,)]),
+        "full_start": full_start,
+    }
+    model = Half()
+    optimizer = DropMuon(model, **settings)
+    train(model, optimizer, steps)
+    ends = []
+    for form in (copy.deepcopy, as_version_1):
+        other = Half()
+        other.load_state_dict(copy.deepcopy(model.state_dict()))
+        resumed = DropMuon(other, **settings)
+        resumed.load_state_dict(form(optimizer.state_dict()))
+        assert resumed.active == optimizer.active
+        train(other, resumed, 6)
+        ends.append((resumed.active, other.state_dict()))
+    assert ends[0][0] == ends[1][0]
+    torch.testing.assert_close(ends[0][1], ends[1][1], rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:no gradient reached")
+def test_a_layer_without_a_gradient_in_the_full_step_is_never_drawn_alone() -> None:
+    model = Half()
+    optimizer = DropMuon(model, lr=0.1, sampler=samplers.Serial(), seed=1)
+    train(model, optimizer, 1)
+    seen = set()
+    for _ in range(40):
+        seen.add(optimizer.active)
+        train(model, optimizer, 1)
+    assert seen == {(0,), (1,), (2,), (2, 3)}
+
+
+def test_a_set_activated_by_hand_is_for_one_step_and_leaves_the_full_step_to_come() -> None:
+    model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(4)])
+    optimizer = DropMuon(model, lr=0.1, sampler=samplers.Serial(), seed=1)
+    optimizer.activate([2, 1])
+    assert optimizer.active == (1, 2)
+    before = copy.deepcopy(model.state_dict())
+    train(model, optimizer, 1)
+    moved = {
+        n.split(".")[0] for n, x in model.state_dict().items() if not torch.equal(before[n], x)
+    }
+    assert moved == {"1", "2"}
+    assert optimizer.active == (0, 1, 2, 3)
+    train(model, optimizer, 1)
+    assert len(optimizer.active) == 1
+    drawn = optimizer.active
+    optimizer.activate((0, 3))
+    resumed = DropMuon(
+        nn.Sequential(*[nn.Linear(3, 3) for _ in range(4)]), sampler=samplers.Serial()
+    )
+    resumed.load_state_dict(optimizer.state_dict())
+    assert resumed.active == (0, 3)
+    assert drawn != (0, 3)
