@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from snapshots import awkward, batches, noisy_loss, state_of
+from awkward_problem import awkward, batches, noisy_loss, state_of
 from torch import Tensor, nn
 
 from dropmuon.planning.problem import Problem

@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from awkward_problem import awkward, batches, noisy_loss, state_of
 from hypothesis import given
 from hypothesis import strategies as st
-from snapshots import awkward, batches, noisy_loss, state_of
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from dropmuon import norms
+from dropmuon.model.isolation import Generators
 from dropmuon.model.roster import Member
 from dropmuon.norms.matrices import as_matrices
 from dropmuon.norms.precision import accumulation_dtype
 from dropmuon.norms.scaling import scale_factor
 from dropmuon.optimizer import DropMuon
-from dropmuon.planning.isolation import Generators
 from dropmuon.planning.problem import Problem, activate
 from dropmuon.samplers import ActiveSet
 from dropmuon.theory.distributions import FloatArray

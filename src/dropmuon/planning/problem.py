@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from dropmuon.model.isolation import untouched
 from dropmuon.optimizer import DropMuon
-from dropmuon.planning.isolation import untouched
 from dropmuon.samplers import ActiveSet, Full
 
 __all__ = ["Loss", "Problem", "activate"]

@@ -1,4 +1,4 @@
-"""Everything of a model and of the generators that planning must leave as it was."""
+"""A model, a loss and batches that are hard to leave as they were, and the state of a model."""
 
 from __future__ import annotations
 
