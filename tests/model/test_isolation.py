@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 import torch
-from awkward_problem import awkward, state_of
 from torch import nn
 
 from dropmuon.model.isolation import untouched
+from tests.awkward_problem import awkward, state_of
 
 
 def spoil(model: nn.Module) -> None:

@@ -6,11 +6,11 @@ from collections import deque
 
 import pytest
 import torch
-from awkward_problem import awkward, batches, noisy_loss, state_of
 from torch import nn
 
 from dropmuon import DropMuon
 from dropmuon.planning.problem import Problem
+from tests.awkward_problem import awkward, batches, noisy_loss, state_of
 
 
 def test_a_problem_leaves_its_model_as_it_was():

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import made_up, random_plan
 
 from dropmuon.planning import Plan
+from tests.planning.synthetic_plans import plan_of, random_plan
 
 
 @pytest.mark.parametrize("regime", ["smooth", "1/eps", "1/eps^2"])
@@ -43,7 +43,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, content: str) -> None
 
 
 def test_a_plan_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    found = made_up(full=[1.0, 3.0], alone=[0.5, 1.0])
+    found = plan_of(full=[1.0, 3.0], alone=[0.5, 1.0])
     path = tmp_path / "plan.json"
     found.save(path)
     old = path.read_text()
@@ -56,7 +56,7 @@ def test_a_plan_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
 
 
 def spoiled(path: Path, spoil: Callable[[Any], object]) -> Path:
-    made_up(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0]).save(path)
+    plan_of(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0]).save(path)
     content = json.loads(path.read_text())
     spoil(content)
     path.write_text(json.dumps(content))

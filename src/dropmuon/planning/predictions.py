@@ -10,10 +10,17 @@ import numpy as np
 
 from dropmuon import theory
 from dropmuon.planning.candidates import Candidate
-from dropmuon.planning.constants import LEAST, lifted, members
-from dropmuon.planning.costs import MeasuredCosts
-from dropmuon.planning.resampling import LEAST_POINTS, Draws, envelope_draws, smooth_draws
-from dropmuon.planning.smoothness import SmoothnessEstimate
+from dropmuon.planning.constants import (
+    FLOOR,
+    LEAST_POINTS,
+    Resampled,
+    floored,
+    membership,
+    resampled_generalized,
+    resampled_smooth,
+)
+from dropmuon.planning.estimated_smoothness import SmoothnessEstimate
+from dropmuon.planning.measured_costs import MeasuredCosts
 from dropmuon.samplers import Full
 from dropmuon.theory.distributions import ActiveSet, FloatArray, Sampling, marginals_of
 from dropmuon.theory.partitions import Regime
@@ -53,11 +60,13 @@ class Predictor:
     ) -> None:
         self._estimate, self._costs, self._regime = estimate, costs, regime
         self._num_layers = len(estimate.layers)
-        self._l1: Draws | None = None
+        self._l1: Resampled | None = None
         if regime == "smooth":
-            self._l0 = smooth_draws(estimate.ratios, self._num_layers, _RESAMPLES, seed)
+            self._l0 = resampled_smooth(estimate.ratios, self._num_layers, _RESAMPLES, seed)
         else:
-            self._l0, self._l1 = envelope_draws(estimate.duals, estimate.ratios, _RESAMPLES, seed)
+            self._l0, self._l1 = resampled_generalized(
+                estimate.duals, estimate.ratios, _RESAMPLES, seed
+            )
 
     def predict(self, candidate: Candidate, updates_per_batch: int = 1) -> Prediction:
         """Time of full updates over that of the candidate.
@@ -71,7 +80,7 @@ class Predictor:
         full = {tuple(range(self._num_layers)): 1.0}
         fewer = self._steps(full) / self._steps(sampler)
         cheaper = self._price(full, updates_per_batch) / self._price(sampler, updates_per_batch)
-        lower = self._steps(full, LEAST / 10) / self._steps(sampler, LEAST / 10)
+        lower = self._steps(full, FLOOR / 10) / self._steps(sampler, FLOOR / 10)
         bounded = bool(abs(lower[0] / fewer[0] - 1.0) < _DECIDES)
         return self._interval(cheaper * fewer, bounded=bounded)
 
@@ -95,19 +104,19 @@ class Predictor:
         measured, resampled = found[:1], found[1:] or found
         return np.array(measured + [resampled[k % len(resampled)] for k in range(_RESAMPLES)])
 
-    def _steps(self, sampler: Sampling, least: float = LEAST) -> FloatArray:
+    def _steps(self, sampler: Sampling, least: float = FLOOR) -> FloatArray:
         """Steps up to common factors, for all points and for each resample."""
         distribution = theory.distribution_of(sampler, self._num_layers)
         p = np.array(list(distribution.values()))
         # the full set comes along, for it has the largest constants, the scale of the least ones
         sets = [*distribution, tuple(range(self._num_layers))]
-        inside = members(sets, self._num_layers)
-        l0 = lifted(_rows(self._l0, sets), inside, least)[:, :-1]
+        inside = membership(sets, self._num_layers)
+        l0 = floored(_rows(self._l0, sets), inside, least)[:, :-1]
         if self._l1 is None:
             progress = p @ np.divide(0.5, l0, out=np.zeros_like(l0), where=inside[:-1])
             steps: FloatArray = 1.0 / progress.min(axis=-1)
             return steps
-        l1 = lifted(_rows(self._l1, sets), inside, least)[:, :-1]
+        l1 = floored(_rows(self._l1, sets), inside, least)[:, :-1]
         reached, e0, e1 = p @ inside[:-1], p @ l0, p @ l1
         weights = reached**2 / e1
         steps = 1.0 / weights.min(axis=-1)
@@ -116,6 +125,6 @@ class Predictor:
         return steps
 
 
-def _rows(draws: Draws, sets: Sequence[ActiveSet]) -> FloatArray:
+def _rows(draws: Resampled, sets: Sequence[ActiveSet]) -> FloatArray:
     """Draws as an array (1 + resamples, sets, layers)."""
     return np.stack([draws[active] for active in sets], axis=1)

@@ -1,4 +1,4 @@
-"""A plan as text that a person can read."""
+"""The text of a plan: verdict, options, layers, conditions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dropmuon.planning.constants import LEAST
-from dropmuon.planning.resampling import LEAST_POINTS
-from dropmuon.planning.sets import planned_sets
+from dropmuon.planning.active_sets import planned_sets
+from dropmuon.planning.constants import FLOOR, LEAST_POINTS
 from dropmuon.samplers import Progressive
 from dropmuon.text import aligned
 
@@ -110,7 +109,7 @@ def _remarks(plan: Plan) -> Iterator[str]:
     if not all(option.fresh.bounded for option in plan.options):
         yield (
             "Not bounded by what was seen: some constants were too small to tell from 0 along the "
-            f"run, count as {LEAST:.0%} of the largest, and so decide the prediction."
+            f"run, count as {FLOOR:.0%} of the largest, and so decide the prediction."
         )
     if len(plan.options) > 1:
         yield (

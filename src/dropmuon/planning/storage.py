@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from dropmuon.checks import whole_number
 from dropmuon.files import write_json
-from dropmuon.planning.checks import check_confidence
-from dropmuon.planning.costs import MeasuredCosts
-from dropmuon.planning.smoothness import SmoothnessEstimate, summarize
+from dropmuon.planning.constants import check_confidence
+from dropmuon.planning.estimated_smoothness import SmoothnessEstimate, summarize
+from dropmuon.planning.measured_costs import MeasuredCosts
 from dropmuon.theory import StepCosts
 from dropmuon.theory.distributions import active_set
 from dropmuon.theory.partitions import Regime, check_regime

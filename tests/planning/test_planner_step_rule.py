@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from made_up import random_plan
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dropmuon import DropMuon, plan, samplers
 from dropmuon.step.rules import Generalized, Smooth
+from tests.planning.synthetic_plans import random_plan
 
 Data = list[tuple[Tensor, Tensor]]
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_up import by_family, measured
 from torch import Tensor, nn
 
 from dropmuon import samplers
 from dropmuon.planning import Plan, Problem, estimate_smoothness
+from dropmuon.planning.active_sets import planned_sets
 from dropmuon.planning.planner import recommend
-from dropmuon.planning.sets import planned_sets
 from dropmuon.theory import StepCosts
+from tests.planning.synthetic_plans import costs_of, speedups
 
 
 class Sum(nn.Module):
@@ -35,7 +35,7 @@ def planned(parts: list[Callable[[Tensor], Tensor]], costs: StepCosts, regime: s
     settings = {"lr": 0.1, "policy": "euclidean", "by": lambda name, parameter: name}
     names = [f"layers.{i}" for i in range(len(parts))]
     estimate = estimate_smoothness(problem, settings, planned_sets(names), points=6)
-    made = replace(measured(names), seconds=costs)
+    made = replace(costs_of(names), seconds=costs)
     return recommend(made, estimate, 2, regime=regime)
 
 
@@ -70,7 +70,7 @@ def test_where_all_is_paid_for_reaching_the_first_layer_full_updates_are_best():
     assert not plan.gain_expected
     assert plan.full_update_is_optimal
     assert plan.sampler == samplers.Full()
-    assert max(by_family(plan).values()) == pytest.approx(1.0)
+    assert max(speedups(plan).values()) == pytest.approx(1.0)
 
 
 def test_constants_that_rise_are_served_by_cutoffs_in_proportion_to_their_steps():
