@@ -15,8 +15,8 @@ from dropmuon.planning.active_sets import planned_sets
 from dropmuon.planning.estimated_smoothness import summarize
 from dropmuon.planning.planner import recommend
 from dropmuon.planning.timing import Timings
+from dropmuon.samplers.base import ActiveSet, FloatArray
 from dropmuon.theory import StepCosts
-from dropmuon.theory.distributions import ActiveSet, FloatArray
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], FloatArray]
 

@@ -282,7 +282,7 @@ def test_progress_rises_to_one():
         ({"confidence": 1.0}, "confidence must be between 0 and 1"),
         ({"sets": []}, "sets must not be empty"),
         ({"sets": [(0, 9)]}, "sets must hold layer indices from 0 to 3"),
-        ({"sets": [()]}, "sets must not be an empty set"),
+        ({"sets": [()]}, "sets must name at least one layer"),
     ],
 )
 def test_bad_arguments_are_named_and_change_nothing(arguments, words):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ def shift(alpha: float, progress: float) -> Callable[[int], list[float]]:
 
 
 # name, what the library is given (by number of outcomes), progress, the probabilities written out
-SCHEDULES = [
+SCHEDULES: list[tuple[str, Callable[[int], Any], float, Callable[[int], list[float]]]] = [
     ("uniform", lambda n: uniform, 0.0, lambda n: [1 / n] * n),
     ("linear", lambda n: linear, 0.0, lambda n: shares(range(1, n + 1))),
     ("quadratic", lambda n: quadratic, 0.5, lambda n: shares([k * k for k in range(1, n + 1)])),
@@ -93,21 +94,21 @@ def _cases() -> list[Case]:
     cases.append(Case("random-subset", RandomSubset(), law))
     for name, given, progress, written in SCHEDULES:
         p = written(B)
-        add = [
+        add: list[tuple[str, Sampler, Distribution]] = [
             ("progressive", Progressive(given(B)), {tuple(range(s, B)): p[s] for s in range(B)}),
             ("serial", Serial(given(B)), {(i,): p[i] for i in range(B)}),
         ]
         q = written(B - 1)
-        windows = {(s, s + 1): q[s] for s in range(B - 1)}
+        windows: Distribution = {(s, s + 1): q[s] for s in range(B - 1)}
         add.append(("submodel", Submodel(2, given(B - 1)), windows))
         blocks = dict(zip(BLOCKS, written(len(BLOCKS)), strict=True))
         add.append(("partition", Partition(BLOCKS, given(len(BLOCKS))), blocks))
         cases += [Case(f"{kind}-{name}", s, law, progress) for kind, s, law in add]
-    p = FIXED[5]
-    gap = {tuple(range(s, B)): p[s] for s in range(B) if p[s] > 0}
-    cases.append(Case("progressive-gap", Progressive(p), gap))
+    fixed = FIXED[5]
+    gap = {tuple(range(s, B)): fixed[s] for s in range(B) if fixed[s] > 0}
+    cases.append(Case("progressive-gap", Progressive(fixed), gap))
     law = {(0, 2): 0.125, (1,): 0.25, (0, 3, 4): 0.5, (2, 4): 0.125}
-    cases.append(Case("arbitrary", Arbitrary({**law, (1, 3): 0.0}), law))
+    cases.append(Case("arbitrary", Arbitrary({(1, 3): 0.0} | law), law))
     return cases
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize
 
 from dropmuon.theory.costs import Costs
@@ -35,6 +36,21 @@ def step_costs(draw: st.DrawFn, num_layers: int) -> Costs:
     layer = draw(st.lists(amounts, min_size=num_layers, max_size=num_layers))
     sharp = draw(st.lists(amounts, min_size=num_layers, max_size=num_layers))
     return Costs(draw(amounts), layer, sharp)
+
+
+@st.composite
+def spread_constants(draw: st.DrawFn, num_layers: int) -> Array:
+    """Draw constants L[i, s] > 0 that fall strictly with the cutoff s."""
+    steps = draw(arrays(np.float64, (num_layers, num_layers), elements=st.floats(0.1, 10.0)))
+    return np.tril(steps[:, ::-1].cumsum(axis=1)[:, ::-1])
+
+
+@st.composite
+def cutoff_probabilities(draw: st.DrawFn, num_layers: int) -> Array:
+    """Draw positive probabilities of the cutoffs."""
+    p = draw(arrays(np.float64, num_layers, elements=st.floats(0.01, 1.0)))
+    normal: Array = p / p.sum()
+    return normal
 
 
 def simplex(seed: int, count: int, size: int) -> Array:

@@ -18,9 +18,9 @@ from dropmuon.theory.comparisons import (
     transformer_exact,
     transformer_limit,
 )
-from dropmuon.theory.complexity import iterations_generalized, iterations_smooth
-from dropmuon.theory.costs import Costs, d, expected_cost
-from dropmuon.theory.partitions import Regime, optimal_partition, same_position_blocks
+from dropmuon.theory.complexity import Regime, iterations_generalized, iterations_smooth
+from dropmuon.theory.costs import Costs, expected_cost, tail_costs
+from dropmuon.theory.partitions import optimal_partition, same_position_blocks
 from dropmuon.theory.smoothness import Smoothness
 
 positive = st.floats(0.1, 10.0)
@@ -38,9 +38,9 @@ def costs_of(draw: st.DrawFn, b: int) -> Costs:
 def block_smoothness(draw: st.DrawFn) -> Smoothness:
     """Constants of the blocks, and larger ones of the full set."""
     vectors = arrays(np.float64, 6, elements=positive)
-    tables = []
+    tables: list[dict[tuple[int, ...], np.ndarray]] = []
     for _ in range(2):
-        blocks = {B: draw(vectors) for B in BLOCKS}
+        blocks: dict[tuple[int, ...], np.ndarray] = {B: draw(vectors) for B in BLOCKS}
         tables.append({**blocks, FULL: sum(blocks.values()) + draw(vectors)})
     return Smoothness(*tables)
 
@@ -160,7 +160,7 @@ def test_full_updates_cost_as_much_as_full_updates() -> None:
     compared = against_full(samplers.Full(), costs, smoothness)
     assert compared.ratio == 1.0
     assert compared.better
-    assert compared.full == pytest.approx(2 * 5.0 * d(costs)[0])
+    assert compared.full == pytest.approx(2 * 5.0 * tail_costs(costs)[0])
 
 
 def test_progressive_training_pays_unless_the_first_layer_is_the_worst() -> None:

@@ -1,8 +1,9 @@
-"""Iterations and bounds, against the formulas of progressive training written out."""
+"""Iterations against the formulas of progressive training written out, one table or many."""
 
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,42 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dropmuon import rules, samplers
+from dropmuon import samplers
 from dropmuon.theory.complexity import (
-    admissible_eta,
+    Regime,
     generalized_weights,
-    horizon_momentum,
-    horizon_radii,
     iterations_generalized,
     iterations_smooth,
+    relative_iterations,
     smooth_weights,
-    stochastic_bound,
 )
+from dropmuon.theory.distributions import distribution_of
 from dropmuon.theory.smoothness import Smoothness
+from tests.theory.progressive_instances import cutoff_probabilities, spread_constants
 
 B = 4
 GAP, EPS = 3.0, 0.07
-positive = st.floats(0.1, 10.0)
 
 
-@st.composite
-def progressive_constants(draw: st.DrawFn) -> np.ndarray:
-    """A matrix L[i, s] > 0 that falls with the cutoff s."""
-    steps = draw(arrays(np.float64, (B, B), elements=positive))
-    return np.tril(steps[:, ::-1].cumsum(axis=1)[:, ::-1])
-
-
-@st.composite
-def probabilities(draw: st.DrawFn) -> np.ndarray:
-    p = draw(arrays(np.float64, B, elements=st.floats(0.01, 1.0)))
-    return p / p.sum()
-
-
-vectors = arrays(np.float64, B, elements=positive)
-horizons = st.integers(1, 10_000)
-
-
-@given(L=progressive_constants(), p=probabilities())
+@given(L=spread_constants(B), p=cutoff_probabilities(B))
 def test_smooth_iterations_of_progressive_training(L: np.ndarray, p: np.ndarray) -> None:
     """Theorem "rpt_smooth_iter" and the K that follows it."""
     w = np.zeros(B)
@@ -58,7 +41,7 @@ def test_smooth_iterations_of_progressive_training(L: np.ndarray, p: np.ndarray)
     assert exact * (1 - 1e-9) <= steps <= exact * (1 + 1e-9) + 1
 
 
-@given(L0=progressive_constants(), L1=progressive_constants(), p=probabilities())
+@given(L0=spread_constants(B), L1=spread_constants(B), p=cutoff_probabilities(B))
 def test_generalized_iterations_of_progressive_training(
     L0: np.ndarray, L1: np.ndarray, p: np.ndarray
 ) -> None:
@@ -76,61 +59,6 @@ def test_generalized_iterations_of_progressive_training(
         assert K.linear == pytest.approx(2 * GAP / (EPS * scale), rel=1e-9)
         assert K.total == math.ceil(K.quadratic + K.linear)
         assert K.terms == {"quadratic": K.quadratic, "linear": K.linear}
-
-
-@given(
-    L0=progressive_constants(),
-    L1=progressive_constants(),
-    p=probabilities(),
-    K=horizons,
-    low=vectors,
-    wider=vectors,
-    sigma=vectors,
-    share=st.floats(0.01, 1.0),
-)
-def test_stochastic_bound_of_progressive_training(
-    L0: np.ndarray,
-    L1: np.ndarray,
-    p: np.ndarray,
-    K: int,
-    low: np.ndarray,
-    wider: np.ndarray,
-    sigma: np.ndarray,
-    share: float,
-) -> None:
-    """Theorem "stoch_rpt_l0l1_iter", term by term."""
-    high, beta = low + wider, (K + 1) ** (-1 / 2)
-    F = [sum(p[: i + 1]) for i in range(B)]
-    E0 = [sum(p[s] * L0[i, s] for s in range(i + 1)) for i in range(B)]
-    E1 = [sum(p[s] * L1[i, s] for s in range(i + 1)) for i in range(B)]
-    R = [sum(p[s] * L0[i, s] / L1[i, s] for s in range(i + 1)) for i in range(B)]
-    M = sum(p[s] * max(L1[i, s] for i in range(B)) for s in range(B))
-    largest = np.sqrt(
-        [
-            min(
-                (K + 1) ** (1 / 2) / (4 * E1[i] * M),
-                low[i] * p[0] / (16 * high[i] * (1 - beta)) / F[i] / E1[i] / M,
-                1.0,
-            )
-            for i in range(B)
-        ]
-    )
-    sampler, smoothness = samplers.Progressive(p), Smoothness.progressive(L0, L1)
-    np.testing.assert_allclose(admissible_eta(sampler, smoothness, K, low, high), largest, 1e-9)
-
-    eta = share * largest
-    mean = sum(F[i] * eta[i] for i in range(B)) / B
-    bend = [E0[i] + E1[i] * R[i] for i in range(B)]
-    bound = stochastic_bound(sampler, smoothness, GAP, K, eta, sigma, low, high)
-    expected = {
-        "gap": 3 * GAP / ((K + 1) ** (1 / 4) * mean),
-        "start": 6 / (K + 1) ** (1 / 2) * sum(eta * high * sigma / mean),
-        "drift": sum(2 * high * eta**2 / (low * (K + 1) ** (1 / 4) * mean) * bend),
-        "curvature": sum(eta**2 / (2 * (K + 1) ** (3 / 4) * mean) * bend),
-        "noise": sum(2 * high * sigma * F * eta / ((K + 1) ** (1 / 4) * mean)),
-    }
-    assert bound.terms == pytest.approx(expected, rel=1e-9)
-    assert bound.total == pytest.approx(sum(expected.values()), rel=1e-9)
 
 
 def test_full_updates_recover_gluon() -> None:
@@ -190,33 +118,51 @@ def test_an_affine_layer_sets_no_limit() -> None:
     assert iterations_smooth(mixed, smoothness, gap=1.0, epsilon=1.0) == 8
 
 
-@given(L0=progressive_constants(), K=horizons)
-def test_smooth_functions_admit_unit_eta_and_lose_the_l1_terms(L0: np.ndarray, K: int) -> None:
-    smoothness = Smoothness.progressive(L0)
-    sampler = samplers.Progressive()
-    assert admissible_eta(sampler, smoothness, K, 1.0, 2.0).tolist() == [1.0] * B
-    bound = stochastic_bound(sampler, smoothness, GAP, K, 1.0, 0.0, 1.0, 2.0)
-    E0 = np.array([L0[i].sum() / B for i in range(B)])
-    mean = (B + 1) / (2 * B)
-    assert bound.curvature == pytest.approx(E0.sum() / (2 * (K + 1) ** 0.75 * mean))
-    assert bound.noise == bound.start == 0.0
-
-
-@given(K=horizons)
-def test_horizon_is_that_of_the_optimizers_step_rule(K: int) -> None:
-    rule = rules.Horizon(K, [0.5, 0.25])
-    assert horizon_momentum(np.int64(K)) == horizon_momentum(K)
-    assert horizon_momentum(K) == pytest.approx(rule.momentum, rel=1e-12)
-    lengths = [rule.length(i, (0, 1), None, None) for i in range(2)]
-    np.testing.assert_allclose(horizon_radii([0.5, 0.25], K), lengths, rtol=1e-12)
-
-
-def test_progress_changes_the_answer_of_schedules() -> None:
+def test_schedules_are_evaluated_at_the_given_progress() -> None:
     sampler = samplers.Progressive(samplers.epoch_shift(1.0))
     smoothness = Smoothness.separable(np.ones(B), np.ones(B))
     early = iterations_smooth(sampler, smoothness, GAP, EPS, progress=0.0)
     late = iterations_smooth(sampler, smoothness, GAP, EPS, progress=1.0)
     assert early < late
+
+
+@given(
+    tables=arrays(np.float64, (2, 3, B, B), elements=st.floats(0.1, 10.0)),
+    p=cutoff_probabilities(B),
+    regime=st.sampled_from(get_args(Regime)),
+)
+def test_many_tables_at_once_are_as_one_by_one(
+    tables: np.ndarray, p: np.ndarray, regime: Regime
+) -> None:
+    """The number of steps up to gap and epsilon, for tables (sets, layers) and stacks of them."""
+    distribution = distribution_of(samplers.Progressive(p), B)
+    l0, l1 = np.triu(np.maximum.accumulate(tables[:, :, ::-1], axis=2)[:, :, ::-1])
+    together = relative_iterations(distribution, l0, l1, regime)
+    assert together.shape == (3,)
+    for k in range(3):
+        smoothness = Smoothness.progressive(l0[k].T, l1[k].T)
+        K = iterations_generalized(distribution, smoothness, gap=0.5, epsilon=1.0)
+        exact = {
+            "smooth": 1.0 / smooth_weights(distribution, smoothness).min(),
+            "1/eps": K.linear,
+            "1/eps^2": K.quadratic,
+        }
+        assert together[k] == pytest.approx(exact[regime], rel=1e-12)
+        alone = relative_iterations(distribution, l0[k], l1[k], regime)
+        assert alone.shape == ()
+        assert float(alone) == pytest.approx(together[k], rel=1e-12)
+
+
+def test_tables_that_do_not_fit_the_sets_are_refused() -> None:
+    full: dict[tuple[int, ...], float] = {(0, 1): 1.0}
+    with pytest.raises(ValueError, match=r"a row for each of the 1 sets, got shapes \(2, 2\)"):
+        relative_iterations(full, np.ones((2, 2)))
+    with pytest.raises(ValueError, match=r"got shapes \(1, 2\) and \(3, 1, 2\)"):
+        relative_iterations(full, np.ones((1, 2)), np.ones((3, 1, 2)), "1/eps")
+    with pytest.raises(ValueError, match="L1 > 0 in every layer here, got 0 in layer 0"):
+        relative_iterations(full, np.ones((1, 2)), regime="1/eps")
+    with pytest.raises(ValueError, match="regime must be one of"):
+        relative_iterations(full, np.ones((1, 2)), regime="smoth")  # type: ignore[arg-type]
 
 
 SMOOTHNESS = Smoothness.separable([1.0, 2.0], [1.0, 0.0])
@@ -230,34 +176,9 @@ SMOOTHNESS = Smoothness.separable([1.0, 2.0], [1.0, 0.0])
         (lambda: iterations_smooth(samplers.Full(), SMOOTHNESS, 1, 0), "epsilon must be finite"),
         (lambda: iterations_smooth(samplers.Full(), SMOOTHNESS, 1, math.nan), "epsilon must be"),
         (lambda: generalized_weights(samplers.Full(), SMOOTHNESS), "got 0 in layer 1; give it a"),
-        (lambda: horizon_momentum(0), "horizon must be a whole number of at least 1, got 0"),
-        (lambda: horizon_momentum(1.0), "horizon must be a whole number of at least 1, got 1.0"),
-        (lambda: horizon_radii([-1.0], 1), "eta must be finite and at least 0, got -1"),
-        (
-            lambda: admissible_eta(samplers.Full(), SMOOTHNESS, 1, [1], [1, 1]),
-            "rho_low must have 2",
-        ),
-        (lambda: admissible_eta(samplers.Full(), SMOOTHNESS, 1, 0.0, 1.0), "rho_low must be above"),
-        (lambda: admissible_eta(samplers.Full(), SMOOTHNESS, 1, 2.0, 1.0), "at most rho_high, got"),
-        (
-            lambda: stochastic_bound(samplers.Full(), SMOOTHNESS, 1, 1, 2.0, 1.0, 1.0, 1.0),
-            r"eta must be at most admissible_eta\(...\)",
-        ),
-        (
-            lambda: stochastic_bound(samplers.Full(), SMOOTHNESS, 1, 1, 0.1, -1.0, 1.0, 1.0),
-            "sigma must be finite and at least 0",
-        ),
     ],
 )
 def test_bad_input_is_refused(call: object, message: str) -> None:
     assert callable(call)
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_a_layer_with_and_without_l1_has_no_ratio() -> None:
-    l0 = {(0, 1): [2.0, 2.0], (1,): [0.0, 1.0]}
-    mixed = Smoothness(l0, {(0, 1): [1.0, 1.0], (1,): [0.0, 0.0]})
-    sampler = samplers.Progressive([0.5, 0.5])
-    with pytest.raises(ValueError, match="for all sets with layer 1 or for none"):
-        stochastic_bound(sampler, mixed, 1.0, 10, 1e-3, 1.0, 1.0, 1.0)

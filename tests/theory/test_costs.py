@@ -10,30 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dropmuon import samplers
 from dropmuon.samplers import Sampler
-from dropmuon.theory.costs import Costs, StepCosts, cost_of_set, d, expected_cost
-from dropmuon.theory.distributions import distribution_of, marginals_of
-
-B = 6
-SAMPLERS: list[Sampler] = [
-    samplers.Full(),
-    samplers.Progressive("uniform"),
-    samplers.Progressive("exponential"),
-    samplers.Progressive([0.5, 0.0, 0.0, 0.25, 0.0, 0.25]),
-    samplers.Progressive(samplers.epoch_shift(0.7)),
-    samplers.Nice(1),
-    samplers.Nice(3),
-    samplers.Nice(B),
-    samplers.RandomSubset(),
-    samplers.Submodel(3, [0.1, 0.2, 0.3, 0.4]),
-    samplers.Submodel(1, "quadratic"),
-    samplers.Partition([(0, 3), (1, 5), (2, 4)], [0.2, 0.3, 0.5]),
-    samplers.Partition.contiguous(B, 4),
-    samplers.Serial("linear"),
-    samplers.Arbitrary({(0, 1): 0.25, (0, 2, 5): 0.25, (3, 4, 5): 0.5}),
-    samplers.Arbitrary({(0,): 0.1, tuple(range(B)): 0.4, (2,): 0.5}),
-]
+from dropmuon.theory.costs import Costs, StepCosts, cost_of_set, expected_cost, tail_costs
+from dropmuon.theory.distributions import distribution_of
+from tests.theory.samplers_of_six import SAMPLERS, B
 
 amounts = st.floats(0.0, 1e3, allow_subnormal=False)
 
@@ -70,65 +50,10 @@ def test_expected_cost_is_the_average_of_many_draws(sampler: Sampler) -> None:
     assert abs(drawn.mean() - expected_cost(sampler, costs, 0.3)) <= error
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
-@pytest.mark.parametrize("progress", [0.0, 0.3, 1.0])
-def test_the_distribution_of_each_sampler_has_its_marginals(
-    sampler: Sampler, progress: float
-) -> None:
-    distribution = distribution_of(sampler, B, progress)
-    F, Q = marginals_of(distribution, B)
-    expected_F, expected_Q = sampler.marginals(B, progress)
-    np.testing.assert_allclose(F, expected_F, atol=1e-12)
-    np.testing.assert_allclose(Q, expected_Q, atol=1e-12)
-    assert math.fsum(distribution.values()) == pytest.approx(1.0, abs=1e-12)
-    assert set(distribution) <= set(sampler.support(B))
-
-
-def test_sets_with_equal_marginals_keep_their_own_probabilities() -> None:
-    e, u = 0.1, 1 / 6
-    pairs = {(0, 1): u, (0, 2): u - e, (0, 3): u + e, (1, 2): u + e, (1, 3): u - e, (2, 3): u}
-    skewed = samplers.Arbitrary(pairs)
-    nice = samplers.Nice(2)
-    for left, right in zip(skewed.marginals(4), nice.marginals(4), strict=True):
-        np.testing.assert_allclose(left, right, atol=1e-15)
-    assert distribution_of(skewed, 4) == pytest.approx(pairs)
-    assert set(distribution_of(nice, 4).values()) == {u}
-
-
-class _Plain:
-    """A sampler that answers its support and its marginals, and nothing else."""
-
-    def __init__(self, distribution: dict[tuple[int, ...], float]) -> None:
-        self.hidden = distribution
-
-    def support(self, num_layers: int) -> tuple[tuple[int, ...], ...]:
-        return tuple(self.hidden)
-
-    def marginals(self, num_layers: int, progress: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        return marginals_of(self.hidden, num_layers)
-
-
-class _Telling(_Plain):
-    def distribution(self, num_layers: int, progress: float) -> dict[tuple[int, ...], float]:
-        return self.hidden
-
-
-def test_marginals_determine_independent_sets() -> None:
-    hidden = {(0,): 0.1, (0, 1): 0.2, (0, 1, 2): 0.3, (1, 2): 0.4}
-    assert distribution_of(_Plain(hidden), 3) == pytest.approx(hidden)
-
-
-def test_sets_that_marginals_leave_open_are_refused_unless_told() -> None:
-    hidden = {(0, 1): 0.3, (0, 2): 0.2, (0, 3): 0.1, (0, 1, 2): 0.2, (0, 1, 3): 0.1, (0, 2, 3): 0.1}
-    with pytest.raises(ValueError, match=r"leave them open; give a mapping .* distribution\("):
-        distribution_of(_Plain(hidden), 4)
-    assert distribution_of(_Telling(hidden), 4) == pytest.approx(hidden)
-
-
 @given(costs=costs_of_six)
 def test_tail_costs_are_the_costs_of_suffixes(costs: Costs) -> None:
     suffixes = [cost_of_set(costs, range(j, B)) for j in range(B)]
-    np.testing.assert_allclose(d(costs), suffixes, rtol=1e-12)
+    np.testing.assert_allclose(tail_costs(costs), suffixes, rtol=1e-12)
 
 
 @given(step=step_costs_of_six, active=sets_of_six)
@@ -212,24 +137,6 @@ def test_bad_step_costs_are_refused() -> None:
     for updates in (0, 1.5, True):
         with pytest.raises(ValueError, match="updates must be a whole number of at least 1"):
             StepCosts(1, [1], [1], [1]).reused(updates)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("distribution", "message"),
-    [
-        ({(0,): 0.5}, "distribution must sum to 1, got 0.5"),
-        ({(0,): 1.5, (1,): -0.5}, "probabilities of at least 0, got -0.5"),
-        ({(0,): math.nan}, "probabilities of at least 0, got nan"),
-        ({(0, 2): 1.0}, "layer indices from 0 to 1"),
-        ({(): 1.0}, "must not be an empty set"),
-        ({(0, 0): 1.0}, "must name a layer once"),
-        ({(0, 1): 0.5, (1, 0): 0.5}, "must name a set once"),
-        ({("a",): 1.0}, "must be a set of layer indices"),
-    ],
-)
-def test_bad_distributions_are_refused(distribution: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        expected_cost(distribution, Costs(1, [1, 1], [1, 1]))
 
 
 @pytest.mark.parametrize("active", [(), (2,), (-1,)])

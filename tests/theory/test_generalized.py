@@ -8,18 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from progressive_instances import (
-    Array,
-    all_costs,
-    all_squared_costs,
-    brute_force,
-    matrices,
-    problems,
-    random_problem,
-    simplex,
-    step_costs,
-    tails,
-)
 
 from dropmuon.theory.complexity import generalized_weights, iterations_generalized
 from dropmuon.theory.costs import Costs, expected_cost
@@ -32,6 +20,18 @@ from dropmuon.theory.generalized import (
     solve_generalized_squared,
 )
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
+from tests.theory.progressive_instances import (
+    Array,
+    all_costs,
+    all_squared_costs,
+    brute_force,
+    matrices,
+    problems,
+    random_problem,
+    simplex,
+    step_costs,
+    tails,
+)
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -283,7 +283,7 @@ def test_mismatched_arguments_are_refused() -> None:
         solve_generalized(two, costs)
     with pytest.raises(ValueError, match="L0 must have the shape of L1"):
         solve_generalized_squared(two, [[1.0]], costs)
-    with pytest.raises(ValueError, match="starts must be at least 0"):
+    with pytest.raises(ValueError, match="starts must be a whole number of at least 0"):
         solve_generalized_squared([[1.0]], [[1.0]], costs, starts=-1)
 
 

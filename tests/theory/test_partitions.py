@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from progressive_instances import Array, amounts, simplex, step_costs
 
-from dropmuon.theory.complexity import iterations_generalized, smooth_weights
+from dropmuon.theory.complexity import Regime, iterations_generalized, smooth_weights
 from dropmuon.theory.costs import Costs, cost_of_set, expected_cost
+from dropmuon.theory.linear_programs import solve_covering_program
 from dropmuon.theory.partitions import (
-    Regime,
     TauFamily,
     best_tau,
     block_costs,
@@ -23,8 +22,8 @@ from dropmuon.theory.partitions import (
     optimal_partition,
     same_position_blocks,
 )
-from dropmuon.theory.programs import solve_covering_program
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
+from tests.theory.progressive_instances import Array, amounts, simplex, step_costs
 
 Blocks = tuple[tuple[int, ...], ...]
 REGIMES: list[Regime] = ["smooth", "1/eps", "1/eps^2"]
@@ -247,7 +246,7 @@ TWO = Costs(1.0, [1.0, 1.0], [1.0, 1.0])
         ([(0,)], [1.0, 1.0], "layer 1 in 0"),
         ([(0, 1), (1,)], [1.0, 1.0], "layer 1 in 2"),
         ([], [1.0, 1.0], "layer 0 in 0"),
-        ([(0,), ()], [1.0, 1.0], "empty"),
+        ([(0,), ()], [1.0, 1.0], "at least one layer per set"),
         ([(0, 2)], [1.0, 1.0], "from 0 to 1"),
         ([(0, 1)], [1.0], "2 entries"),
         ([(0, 1)], [1.0, -1.0], "at least 0"),
@@ -282,9 +281,9 @@ def test_bad_choices_are_named() -> None:
         with pytest.raises(ValueError, match="taus must be"):
             best_tau("nice", "linear", TWO, taus=taus)  # type: ignore[arg-type]
     for tau in (0, 3, 1.5, True):
-        with pytest.raises(ValueError, match="tau must be a whole number between 1 and 2, got"):
+        with pytest.raises(ValueError, match="tau must be a whole number from 1 to 2, got"):
             nice_factor(tau, TWO)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="tau must be a whole number between 1 and 2, got"):
+        with pytest.raises(ValueError, match="tau must be a whole number from 1 to 2, got"):
             contiguous_blocks(2, tau)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_layers must be"):
         contiguous_blocks(0, 1)

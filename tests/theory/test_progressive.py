@@ -7,7 +7,6 @@ import numpy.typing as npt
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from progressive_instances import Array, matrices, problems, random_problem, simplex, step_costs
 
 from dropmuon.theory.complexity import smooth_weights
 from dropmuon.theory.costs import Costs, expected_cost
@@ -17,6 +16,14 @@ from dropmuon.theory.progressive import (
     progressive_cost,
 )
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
+from tests.theory.progressive_instances import (
+    Array,
+    matrices,
+    problems,
+    random_problem,
+    simplex,
+    step_costs,
+)
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -147,10 +154,10 @@ def test_repair_takes_the_nearest_monotone_rows() -> None:
         ([["a"]], "L must be numbers"),
         ([[1.0], [1.0, 1.0]], "L must be numbers"),
         ([[1.0, 2.0]], "square"),
-        ([[-1.0]], r"L\[0, 0\] = -1.0"),
-        ([[1.0, 0.0], [0.0, 1.0]], r"L\[1, 0\] = 0.0"),
-        ([[1.0, 0.0], [1.0, np.nan]], r"L\[1, 1\] = nan"),
-        ([[1.0, 0.0], [np.inf, 1.0]], r"L\[1, 0\] = inf"),
+        ([[-1.0]], r"^L must be finite and above 0 .* got -1.0 at index \(0, 0\)"),
+        ([[1.0, 0.0], [0.0, 1.0]], r"got 0.0 at index \(1, 0\); estimate it again, or give"),
+        ([[1.0, 0.0], [1.0, np.nan]], r"got nan at index \(1, 1\)"),
+        ([[1.0, 0.0], [np.inf, 1.0]], r"got inf at index \(1, 0\)"),
     ],
 )
 def test_bad_constants_are_named(L: npt.ArrayLike, message: str) -> None:
@@ -162,10 +169,9 @@ def test_bad_constants_are_named(L: npt.ArrayLike, message: str) -> None:
 @pytest.mark.parametrize(
     ("p", "message"),
     [
-        ([1.0], "shape"),
-        (["a", "b"], "probabilities must be numbers"),
+        ([1.0], "probabilities must have 2 entries, got 1"),
         ([0.5, 0.4], "sum to 1"),
-        ([1.5, -0.5], "non-negative"),
+        ([1.5, -0.5], "not be negative"),
         ([np.nan, 1.0], "finite"),
     ],
 )
@@ -173,6 +179,8 @@ def test_bad_probabilities_are_named(p: list[float], message: str) -> None:
     costs = Costs(1.0, [1.0, 1.0], [1.0, 1.0])
     with pytest.raises(ValueError, match=message):
         progressive_cost(p, [[1.0, 0.0], [1.0, 1.0]], costs)
+    with pytest.raises(TypeError, match="probabilities must be numbers"):
+        progressive_cost(["a", "b"], [[1.0, 0.0], [1.0, 1.0]], costs)
 
 
 def test_costs_of_another_number_of_layers_are_refused() -> None:

@@ -11,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dropmuon.theory.monotone import covering_pairs, nearest_monotone
-from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
+from dropmuon.theory.smoothness import (
+    NonMonotoneWarning,
+    Smoothness,
+    covering_pairs,
+    nearest_monotone,
+)
 
 values = st.floats(0.0, 10.0, allow_subnormal=False)
 
@@ -178,7 +182,10 @@ def test_monotone_constants_are_left_alone() -> None:
     ("make", "message"),
     [
         (lambda: Smoothness({}), "l0 must map sets to constants"),
-        (lambda: Smoothness([1.0]), "l0 must map sets to constants"),
+        (
+            lambda: Smoothness([1.0]),  # type: ignore[arg-type]
+            "l0 must map sets to constants",
+        ),
         (lambda: Smoothness({(0,): []}), "l0's sets must hold layer indices"),
         (lambda: Smoothness({(0,): [-1.0]}), r"l0\[\(0,\)\] must be finite and at least 0, got -1"),
         (lambda: Smoothness({(0,): [np.nan]}), "must be finite and at least 0, got nan"),
@@ -190,7 +197,7 @@ def test_monotone_constants_are_left_alone() -> None:
         (lambda: Smoothness.progressive([[1.0, 2.0]]), "L0 must be a square matrix"),
         (lambda: Smoothness.progressive(np.zeros((0, 0))), "L0 must be a square matrix"),
         (lambda: Smoothness.progressive([[1, 0], [-2, 1]]), r"got -2.0 at index \(1, 0\)"),
-        (lambda: Smoothness.progressive([[1, 0], [np.inf, 1]]), r"got inf at index \(1, 0\)"),
+        (lambda: Smoothness.progressive([[1.0, 0.0], [np.inf, 1.0]]), r"got inf at index \(1, 0\)"),
         (lambda: Smoothness.progressive(np.eye(2), np.eye(3)), r"shape of L0, \(2, 2\), got"),
         (lambda: Smoothness.separable([]), "L0 must not be empty"),
         (lambda: Smoothness.separable([1.0, 1.0], [1.0]), "L1 must have 2 entries, got 1"),

@@ -13,7 +13,7 @@ from dropmuon.planning.active_sets import block_sizes, nice_sizes, position_bloc
 from dropmuon.planning.constants import positive_smoothness
 from dropmuon.planning.estimated_smoothness import SmoothnessEstimate
 from dropmuon.samplers import Full, Nice, Partition, Progressive, Sampler, Submodel, uniform
-from dropmuon.theory.partitions import Regime
+from dropmuon.theory import Regime
 
 __all__ = ["Candidate", "applicable_regime", "candidates", "positive_constants"]
 

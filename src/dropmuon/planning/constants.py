@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from dropmuon.planning.active_sets import suffixes
 from dropmuon.samplers import ActiveSet
+from dropmuon.samplers.base import FloatArray
 from dropmuon.theory import Smoothness
-from dropmuon.theory.distributions import FloatArray
-from dropmuon.theory.monotone import covering_pairs
+from dropmuon.theory.smoothness import covering_pairs
 
 __all__ = [
     "FLOOR",

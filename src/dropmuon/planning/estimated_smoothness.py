@@ -37,7 +37,7 @@ from dropmuon.planning.probe import Probe
 from dropmuon.planning.problem import Problem
 from dropmuon.planning.timing import Clock, check_budget
 from dropmuon.samplers import ActiveSet
-from dropmuon.theory.distributions import FloatArray, active_set
+from dropmuon.samplers.base import FloatArray, active_set
 from dropmuon.theory.smoothness import Smoothness
 
 __all__ = ["Intervals", "SmoothnessEstimate", "estimate_smoothness", "summarize"]

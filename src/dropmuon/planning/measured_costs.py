@@ -19,8 +19,8 @@ from scipy.optimize import nnls
 
 from dropmuon.planning.problem import Problem
 from dropmuon.planning.timing import Clock, StepTimer, Timings, check_budget, typical
+from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import StepCosts, cost_of_set
-from dropmuon.theory.distributions import FloatArray
 
 __all__ = ["MeasuredCosts", "fit_seconds", "measure_costs"]
 

@@ -28,9 +28,9 @@ from dropmuon.planning.predictions import Prediction, Predictor
 from dropmuon.planning.problem import Loss, Problem
 from dropmuon.planning.timing import check_budget
 from dropmuon.samplers import Full, Sampler
+from dropmuon.samplers.base import FloatArray
 from dropmuon.step.rules import Generalized, Smooth, StepRule
-from dropmuon.theory.distributions import FloatArray
-from dropmuon.theory.partitions import Regime, check_regime
+from dropmuon.theory.complexity import Regime, check_regime
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,8 +22,9 @@ from dropmuon.planning.constants import (
 from dropmuon.planning.estimated_smoothness import SmoothnessEstimate
 from dropmuon.planning.measured_costs import MeasuredCosts
 from dropmuon.samplers import Full
-from dropmuon.theory.distributions import ActiveSet, FloatArray, Sampling, marginals_of
-from dropmuon.theory.partitions import Regime
+from dropmuon.samplers.base import ActiveSet, FloatArray
+from dropmuon.theory import Regime
+from dropmuon.theory.distributions import Sampling, marginals_of
 
 __all__ = ["Prediction", "Predictor"]
 

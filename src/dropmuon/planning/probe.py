@@ -18,7 +18,7 @@ from dropmuon.norms.scaling import scale_factor
 from dropmuon.optimizer import DropMuon
 from dropmuon.planning.problem import Problem
 from dropmuon.samplers import ActiveSet
-from dropmuon.theory.distributions import FloatArray
+from dropmuon.samplers.base import FloatArray
 
 __all__ = ["Probe"]
 

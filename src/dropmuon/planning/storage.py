@@ -15,9 +15,9 @@ from dropmuon.files import write_json
 from dropmuon.planning.constants import check_confidence
 from dropmuon.planning.estimated_smoothness import SmoothnessEstimate, summarize
 from dropmuon.planning.measured_costs import MeasuredCosts
+from dropmuon.samplers.base import active_set
 from dropmuon.theory import StepCosts
-from dropmuon.theory.distributions import active_set
-from dropmuon.theory.partitions import Regime, check_regime
+from dropmuon.theory.complexity import Regime, check_regime
 
 __all__ = ["Settings", "read", "write"]
 

@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from dropmuon.optimizer import DropMuon
 from dropmuon.planning.active_sets import bisected
 from dropmuon.planning.problem import Problem
+from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import StepCosts
-from dropmuon.theory.distributions import FloatArray
 
 __all__ = ["EXTRA_OPERATIONS", "Clock", "StepTimer", "Timings", "check_budget", "typical"]
 

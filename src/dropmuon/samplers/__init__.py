@@ -1,18 +1,15 @@
-"""Who moves: distributions over active sets of layers.
+"""Samplers: distributions over active sets of layers.
 
-Layers are counted from 0, the layer next to the input. No sampler knows a model or a tensor.
+Layers are counted from 0, the layer next to the input. Samplers depend on neither models nor
+tensors.
 """
 
 from __future__ import annotations
 
-from dropmuon.samplers.arbitrary import Arbitrary
 from dropmuon.samplers.base import ActiveSet, Sampler
-from dropmuon.samplers.full import Full
-from dropmuon.samplers.names import by_name
-from dropmuon.samplers.nice import Nice
-from dropmuon.samplers.partition import Partition
-from dropmuon.samplers.progressive import Progressive
-from dropmuon.samplers.random_subset import RandomSubset
+from dropmuon.samplers.categorical import Categorical
+from dropmuon.samplers.explicit import Arbitrary
+from dropmuon.samplers.progressive import Full, Progressive, by_name
 from dropmuon.samplers.schedules import (
     Custom,
     EpochShift,
@@ -26,12 +23,12 @@ from dropmuon.samplers.schedules import (
     quadratic,
     uniform,
 )
-from dropmuon.samplers.serial import Serial
-from dropmuon.samplers.submodel import Submodel
+from dropmuon.samplers.subsets import Nice, Partition, RandomSubset, Serial, Submodel
 
 __all__ = [
     "ActiveSet",
     "Arbitrary",
+    "Categorical",
     "Custom",
     "EpochShift",
     "Fixed",

@@ -1,4 +1,4 @@
-"""What every sampler answers: a draw, its support and its marginals."""
+"""The interface of all samplers, and the definition of an active set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import SupportsIndex, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ActiveSet", "FloatArray", "Sampler", "active_set", "check_progress", "count"]
+from dropmuon.checks import whole_number
+
+__all__ = ["ActiveSet", "FloatArray", "Sampler", "active_set", "check_progress", "layer_count"]
 
 ActiveSet: TypeAlias = tuple[int, ...]
 """The layers that move in a step: ascending, without duplicates, never empty."""
@@ -19,7 +21,7 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 
 class Sampler(ABC):
-    """A distribution over active sets, maybe changing with training progress.
+    """A distribution over active sets, which may change with training progress.
 
     Samplers are immutable and hold no random state: a draw is a function of the generator, the
     number of layers and the progress. `repr` describes a sampler completely.
@@ -41,6 +43,22 @@ class Sampler(ABC):
         backward reaches layer i with probability F[i], and layer i moves with probability Q[i].
         """
 
+    def distribution(self, num_layers: int, progress: float = 0.0) -> dict[ActiveSet, float]:
+        """Return the probability of every set that can be drawn at this progress.
+
+        The sets are in the order of `support`; the dictionary belongs to the caller. Where all
+        sets have different cutoffs, the steps of F are their probabilities, and this method does
+        the rest. A sampler with several sets per cutoff overrides it.
+        """
+        sets = self.support(num_layers)
+        if len({layers[0] for layers in sets}) < len(sets):
+            raise NotImplementedError(
+                f"{type(self).__name__} must define distribution(num_layers, progress), since some "
+                "of its sets share a cutoff; return a dict of the probability of each set"
+            )
+        starts = np.diff(self.marginals(num_layers, progress)[0], prepend=0.0).tolist()
+        return {layers: starts[layers[0]] for layers in sets if starts[layers[0]] > 0}
+
     @abstractmethod
     def check(self, num_layers: int) -> None:
         """Raise ValueError if this sampler cannot serve `num_layers` layers."""
@@ -51,17 +69,6 @@ class Sampler(ABC):
         """Whether the probabilities change with progress."""
 
 
-def count(argument: str, given: SupportsIndex) -> int:
-    """Return `given` as an int of at least 1, or say which argument is not one."""
-    try:
-        number = operator.index(given)
-    except TypeError:
-        raise TypeError(f"{argument} must be an integer, got {given!r}; give a count") from None
-    if number < 1:
-        raise ValueError(f"{argument} must be at least 1, got {number}; give a positive count")
-    return number
-
-
 def check_progress(progress: float) -> None:
     """Raise ValueError unless progress is in [0, 1]."""
     if not 0.0 <= progress <= 1.0:
@@ -70,25 +77,37 @@ def check_progress(progress: float) -> None:
         )
 
 
-def active_set(argument: str, layers: Iterable[SupportsIndex]) -> ActiveSet:
-    """Return the layers as an active set: ascending, distinct, not empty, none negative."""
+def layer_count(num_layers: SupportsIndex) -> int:
+    """Return `num_layers` as an int of at least 1, or raise ValueError."""
+    return whole_number("num_layers", num_layers, remedy="give the number of layers of the model")
+
+
+def active_set(
+    argument: str, layers: Iterable[SupportsIndex], num_layers: int | None = None
+) -> ActiveSet:
+    """Return the layers as an active set: ascending, distinct, at least one, from 0 up.
+
+    With `num_layers`, every index must be below it. Errors name `argument`.
+    """
     try:
-        indices = sorted(operator.index(layer) for layer in layers)
+        indices = tuple(sorted(operator.index(layer) for layer in layers))
     except TypeError:
-        raise TypeError(
-            f"{argument} must hold sets of layer indices, got {layers!r}; "
-            "give each as a tuple of integers"
+        raise ValueError(
+            f"{argument} must hold layer indices, got {layers!r}; give a set as a tuple of integers"
         ) from None
     if not indices:
-        raise ValueError(f"{argument} must not hold an empty set, got {layers!r}; remove it")
-    if indices[0] < 0:
         raise ValueError(
-            f"{argument} must hold layer indices from 0 up, got {indices[0]}; "
-            "count layers from the input"
+            f"{argument} must name at least one layer per set, got {layers!r}; "
+            "name one, or remove the set"
+        )
+    if indices[0] < 0 or (num_layers is not None and indices[-1] >= num_layers):
+        accepted = "from 0 up" if num_layers is None else f"from 0 to {num_layers - 1}"
+        raise ValueError(
+            f"{argument} must hold layer indices {accepted}, got {indices}; "
+            "count layers from 0, the one next to the input"
         )
     if len(set(indices)) != len(indices):
         raise ValueError(
-            f"{argument} must name a layer once per set, got {tuple(indices)}; "
-            "remove the repeated index"
+            f"{argument} must name a layer once per set, got {indices}; remove the repeated index"
         )
-    return tuple(indices)
+    return indices

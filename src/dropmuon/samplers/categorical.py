@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import lru_cache
+from functools import cached_property
 
 import numpy as np
 
-from dropmuon.samplers.base import ActiveSet, FloatArray, Sampler, check_progress, count
+from dropmuon.samplers.base import ActiveSet, FloatArray, Sampler, check_progress
 from dropmuon.samplers.schedules import Custom, Fixed, Schedule
 
-__all__ = ["CHECKED_PROGRESS", "Categorical", "cumulative"]
+__all__ = ["Categorical", "cumulative"]
 
-CHECKED_PROGRESS = tuple(step / 100 for step in range(101))
-"""Where `support` and `check` look at probabilities that change with progress."""
+_CHECKED_PROGRESS = tuple(step / 100 for step in range(101))
+"""Where `support` and `check` evaluate probabilities that change with progress."""
 
 
 class Categorical(Sampler):
-    """One of finitely many sets, the k-th with probability `probabilities(n, progress)[k]`."""
+    """One of finitely many sets, the k-th with probability `probabilities(n, progress)[k]`.
+
+    Subclasses say how many sets there are and which set an index stands for. What does not change
+    with progress is computed once per number of layers.
+    """
 
     probabilities: Schedule
 
@@ -28,12 +32,27 @@ class Categorical(Sampler):
         return self._active_set(int(steps.searchsorted(rng.random(), side="right")), num_layers)
 
     def support(self, num_layers: int) -> tuple[ActiveSet, ...]:
-        """List the sets that can be drawn, looking at each percent of progress."""
+        """List the sets that can be drawn at some whole percent of progress."""
         n = self._outcomes(num_layers)
         possible = np.zeros(n, dtype=np.bool_)
         for progress in self._progresses():
             possible |= self.probabilities(n, progress) > 0
         return tuple(self._active_set(int(k), num_layers) for k in possible.nonzero()[0])
+
+    def distribution(self, num_layers: int, progress: float = 0.0) -> dict[ActiveSet, float]:
+        """Return the probability of every set that can be drawn at this progress."""
+        check_progress(progress)
+        n = self._outcomes(num_layers)
+        if not self.needs_progress and num_layers in self._distributions:
+            return self._distributions[num_layers].copy()
+        p = self.probabilities(n, progress)
+        found: dict[ActiveSet, float] = {}
+        for k in p.nonzero()[0].tolist():
+            layers = self._active_set(k, num_layers)
+            found[layers] = found.get(layers, 0.0) + float(p[k])
+        if not self.needs_progress:
+            self._distributions[num_layers] = found.copy()
+        return found
 
     def check(self, num_layers: int) -> None:
         """Raise ValueError unless every layer can be drawn, at each percent of progress."""
@@ -56,12 +75,22 @@ class Categorical(Sampler):
         """Return the set that an outcome stands for."""
 
     def _progresses(self) -> tuple[float, ...]:
-        return CHECKED_PROGRESS if self.needs_progress else (0.0,)
+        return _CHECKED_PROGRESS if self.needs_progress else (0.0,)
 
     def _cumulative(self, n: int, progress: float) -> FloatArray:
         if self.needs_progress:
             return cumulative(self.probabilities(n, progress))
-        return _cumulative_of_constant(self.probabilities, n)
+        if n not in self._cumulatives:
+            self._cumulatives[n] = cumulative(self.probabilities(n))
+        return self._cumulatives[n]
+
+    @cached_property
+    def _cumulatives(self) -> dict[int, FloatArray]:
+        return {}
+
+    @cached_property
+    def _distributions(self) -> dict[int, dict[ActiveSet, float]]:
+        return {}
 
     def _never_reached(self, layer: int, num_layers: int, progress: float) -> ValueError:
         who = "the first layer" if layer == 0 else f"layer {layer}"
@@ -69,7 +98,7 @@ class Categorical(Sampler):
         why = "" if given else f" ({self.probabilities!r} underflows to zero here)"
         remedy = "give it a positive probability" if given else "choose a flatter one, as 'uniform'"
         return ValueError(
-            f"probabilities must reach each of the {count('num_layers', num_layers)} layers, got 0 "
+            f"probabilities must reach each of the {num_layers} layers, got 0 "
             f"for layer {layer} at progress {progress:g}{why}: {who} would never be reached; "
             f"{remedy}"
         )
@@ -84,10 +113,3 @@ def cumulative(weights: FloatArray) -> FloatArray:
     sums = weights.cumsum()
     shares: FloatArray = sums / sums[-1]
     return shares
-
-
-@lru_cache(maxsize=128)
-def _cumulative_of_constant(schedule: Schedule, n: int) -> FloatArray:
-    steps = cumulative(schedule(n))
-    steps.setflags(write=False)
-    return steps

@@ -1,14 +1,52 @@
-"""Randomized progressive training: all layers from a random cutoff to the output."""
+"""Full updates, randomized progressive training, and the samplers that have a name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dropmuon.samplers.base import ActiveSet, FloatArray, count
-from dropmuon.samplers.categorical import Categorical, cumulative
-from dropmuon.samplers.schedules import ProbabilitiesLike, Schedule, as_schedule, uniform
+import numpy as np
 
-__all__ = ["Progressive"]
+from dropmuon.checks import unknown_name
+from dropmuon.samplers.base import ActiveSet, FloatArray, Sampler, check_progress, layer_count
+from dropmuon.samplers.categorical import Categorical, cumulative
+from dropmuon.samplers.schedules import (
+    SCHEDULES,
+    ProbabilitiesLike,
+    Schedule,
+    as_schedule,
+    uniform,
+)
+
+__all__ = ["Full", "Progressive", "by_name"]
+
+
+@dataclass(frozen=True)
+class Full(Sampler):
+    """All layers at every step: full Drop-Muon."""
+
+    def sample(self, num_layers: int, rng: np.random.Generator, progress: float = 0.0) -> ActiveSet:
+        """Return all layers; the generator is not used."""
+        check_progress(progress)
+        return tuple(range(layer_count(num_layers)))
+
+    def support(self, num_layers: int) -> tuple[ActiveSet, ...]:
+        """Return the one set there is."""
+        return (tuple(range(layer_count(num_layers))),)
+
+    def marginals(self, num_layers: int, progress: float = 0.0) -> tuple[FloatArray, FloatArray]:
+        """Return F = Q = 1."""
+        check_progress(progress)
+        layer_count(num_layers)
+        return np.ones(num_layers), np.ones(num_layers)
+
+    def check(self, num_layers: int) -> None:
+        """Raise ValueError if there is no layer."""
+        layer_count(num_layers)
+
+    @property
+    def needs_progress(self) -> bool:
+        """False: nothing changes."""
+        return False
 
 
 @dataclass(frozen=True)
@@ -26,7 +64,26 @@ class Progressive(Categorical):
         return F, F.copy()
 
     def _outcomes(self, num_layers: int) -> int:
-        return count("num_layers", num_layers)
+        return layer_count(num_layers)
 
     def _active_set(self, outcome: int, num_layers: int) -> ActiveSet:
         return tuple(range(outcome, num_layers))
+
+
+def by_name(sampler: str | Sampler) -> Sampler:
+    """Return the sampler of this name; a sampler is returned as it is.
+
+    "full" is `Full()`; the name of a schedule is `Progressive` with that schedule.
+    """
+    if isinstance(sampler, Sampler):
+        return sampler
+    if not isinstance(sampler, str):
+        raise TypeError(
+            f"sampler must be a name or a Sampler, got {sampler!r}; "
+            "use 'uniform' or an object such as Progressive()"
+        )
+    if sampler == "full":
+        return Full()
+    if sampler not in SCHEDULES:
+        raise unknown_name("sampler", sampler, ["full", *SCHEDULES])
+    return Progressive(SCHEDULES[sampler])

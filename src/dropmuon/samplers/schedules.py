@@ -17,8 +17,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.checks import unknown_name
-from dropmuon.samplers.base import FloatArray, check_progress, count
+from dropmuon.checks import unknown_name, whole_number
+from dropmuon.samplers.base import FloatArray, check_progress
 
 __all__ = [
     "SCHEDULES",
@@ -44,7 +44,8 @@ class Schedule(ABC):
     def __call__(self, n: int, progress: float = 0.0) -> FloatArray:
         """Return the n probabilities at this progress."""
         check_progress(progress)
-        return self._probabilities(count("n", n), progress)
+        outcomes = whole_number("n", n, remedy="give the number of outcomes")
+        return self._probabilities(outcomes, progress)
 
     @property
     def needs_progress(self) -> bool:
@@ -144,7 +145,7 @@ class Fixed(Schedule):
 
 @dataclass(frozen=True)
 class Custom(Schedule):
-    """A user's function `f(n, progress)`, its answers validated at each use.
+    """A user's function `f(n, progress)`, whose results are validated at each use.
 
     Its `repr` is the function's qualified name: it tells functions apart, not their bodies.
     """

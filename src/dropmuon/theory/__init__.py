@@ -1,4 +1,4 @@
-"""Why: costs, marginals, complexity and optimal probabilities. NumPy and SciPy, no torch.
+"""The theory of the paper: costs, iterations and optimal probabilities. NumPy and SciPy, no torch.
 
 The paper's cost model, its convergence theorems as numbers of iterations, and the probabilities
 that make the product of the two least. Layers are counted from 0, the layer next to the input.
@@ -17,19 +17,22 @@ from dropmuon.theory.comparisons import (
 )
 from dropmuon.theory.complexity import (
     GeneralizedIterations,
-    StochasticBound,
-    admissible_eta,
+    Regime,
     generalized_weights,
-    horizon_momentum,
-    horizon_radii,
     iterations_generalized,
     iterations_smooth,
+    relative_iterations,
     smooth_weights,
-    stochastic_bound,
 )
-from dropmuon.theory.costs import Costs, StepCosts, cost_of_set, d, expected_cost
+from dropmuon.theory.costs import Costs, StepCosts, cost_of_set, expected_cost, tail_costs
 from dropmuon.theory.distributions import distribution_of, marginals_of
-from dropmuon.theory.families import Box, FamilyChoice, best_of_family
+from dropmuon.theory.fractional_programs import (
+    Box,
+    FamilyChoice,
+    RatioSolution,
+    best_of_family,
+    dinkelbach,
+)
 from dropmuon.theory.generalized import (
     GeneralizedSolution,
     full_update_is_optimal_generalized,
@@ -37,6 +40,13 @@ from dropmuon.theory.generalized import (
     generalized_squared_cost,
     solve_generalized,
     solve_generalized_squared,
+)
+from dropmuon.theory.linear_programs import (
+    InfeasibleProgramError,
+    ProgramSolution,
+    progressive_by_dinkelbach,
+    solve_covering_program,
+    solve_linear_program,
 )
 from dropmuon.theory.partitions import (
     PartitionSolution,
@@ -47,19 +57,19 @@ from dropmuon.theory.partitions import (
     optimal_partition,
     same_position_blocks,
 )
-from dropmuon.theory.programs import (
-    InfeasibleProgramError,
-    dinkelbach,
-    progressive_by_dinkelbach,
-    solve_covering_program,
-    solve_linear_program,
-)
 from dropmuon.theory.progressive import (
     full_update_is_optimal,
     optimal_progressive,
     progressive_cost,
 )
 from dropmuon.theory.smoothness import Alpha, NonMonotoneWarning, Smoothness
+from dropmuon.theory.stochastic import (
+    StochasticBound,
+    admissible_eta,
+    horizon_momentum,
+    horizon_radii,
+    stochastic_bound,
+)
 
 __all__ = [
     "Alpha",
@@ -72,6 +82,9 @@ __all__ = [
     "InfeasibleProgramError",
     "NonMonotoneWarning",
     "PartitionSolution",
+    "ProgramSolution",
+    "RatioSolution",
+    "Regime",
     "Smoothness",
     "StepCosts",
     "StochasticBound",
@@ -82,7 +95,6 @@ __all__ = [
     "best_tau",
     "contiguous_blocks",
     "cost_of_set",
-    "d",
     "dinkelbach",
     "distribution_of",
     "expected_cost",
@@ -104,6 +116,7 @@ __all__ = [
     "progressive_by_dinkelbach",
     "progressive_cost",
     "relative_cost",
+    "relative_iterations",
     "same_position_blocks",
     "smooth_weights",
     "solve_covering_program",
@@ -111,6 +124,7 @@ __all__ = [
     "solve_generalized_squared",
     "solve_linear_program",
     "stochastic_bound",
+    "tail_costs",
     "transformer_exact",
     "transformer_limit",
 ]

@@ -14,10 +14,12 @@ from typing import SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.theory.complexity import generalized_weights, iterations_generalized, smooth_weights
-from dropmuon.theory.costs import Costs, cost_of_set, expected_cost, nonnegative, whole
-from dropmuon.theory.distributions import ActiveSet, Sampling
-from dropmuon.theory.partitions import Regime, check_blocks, check_regime
+from dropmuon.checks import whole_number
+from dropmuon.samplers.base import ActiveSet
+from dropmuon.theory.complexity import Means, Regime
+from dropmuon.theory.costs import Costs, cost_of_set, expected_cost, nonnegative
+from dropmuon.theory.distributions import Sampling
+from dropmuon.theory.partitions import check_blocks
 from dropmuon.theory.smoothness import Smoothness
 
 __all__ = [
@@ -63,14 +65,9 @@ def relative_cost(
     "smooth": E[cost] / min_i w_i, with the weights of Theorem "rt_smooth_iter". "1/eps" and
     "1/eps^2": the objectives of eq. cost_opt_prob_e and eq. cost_opt_prob_e2.
     """
-    check_regime(regime)
     _same_layers(costs, smoothness)
-    per_step = expected_cost(sampler, costs, progress)
-    if regime == "smooth":
-        return per_step / float(smooth_weights(sampler, smoothness, progress).min())
-    if regime == "1/eps":
-        return per_step / float(generalized_weights(sampler, smoothness, progress).min())
-    return per_step * iterations_generalized(sampler, smoothness, 0.5, 1.0, progress).quadratic
+    steps = Means.of(sampler, smoothness, progress).relative_iterations(regime)
+    return expected_cost(sampler, costs, progress) * float(steps)
 
 
 def against_full(
@@ -124,7 +121,7 @@ def transformer_exact(
     `position_constants[l]` = L0_l is the constant of the layers at place l when they move
     together, and `full_constant` = max_i L0_{i,[b]}.
     """
-    T = whole("num_blocks", num_blocks, "count the transformer blocks")
+    T = whole_number("num_blocks", num_blocks, remedy="count the transformer blocks")
     constants, most = _position_constants(position_constants, full_constant, block.num_layers)
     C, C_sharp = block.layer.sum(), block.sharp.sum()
     tail = block.layer[::-1].cumsum()[::-1]

@@ -1,38 +1,39 @@
 """How many steps the theorems ask for, for any distribution over active sets.
 
 Every expectation is over S ~ D; the formulas of randomized progressive training are the special
-case of suffixes. `gap` is f(X^0) - f*, the paper's delta^0. A `sampler` is anything with
-`support` and `marginals`, or a mapping from sets to probabilities.
+case of suffixes. `gap` is f(X^0) - f*, the paper's delta^0. A `sampler` is a `Sampler`, or a
+mapping from sets to probabilities. The stochastic case is in `stochastic`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import SupportsIndex
+from typing import Literal, Self, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-from dropmuon.theory.costs import nonnegative, whole
-from dropmuon.theory.distributions import FloatArray, Sampling
-from dropmuon.theory.expectations import Means
+from dropmuon.checks import unknown_name
+from dropmuon.samplers.base import ActiveSet, FloatArray
+from dropmuon.theory.distributions import Sampling, distribution_of, members
 from dropmuon.theory.smoothness import Smoothness
 
 __all__ = [
     "GeneralizedIterations",
-    "StochasticBound",
-    "admissible_eta",
+    "Means",
+    "Regime",
+    "check_positive",
+    "check_regime",
     "generalized_weights",
-    "horizon_momentum",
-    "horizon_radii",
     "iterations_generalized",
     "iterations_smooth",
+    "relative_iterations",
     "smooth_weights",
-    "stochastic_bound",
 ]
 
-_ADMISSIBLE = 1.0 + 1e-9
+Regime: TypeAlias = Literal["smooth", "1/eps", "1/eps^2"]
+"""Smooth layers; or (L0, L1)-smooth ones where the 1/eps, or the 1/eps^2 term of K dominates."""
 
 
 @dataclass(frozen=True)
@@ -58,53 +59,6 @@ class GeneralizedIterations:
         return math.ceil(self.quadratic + self.linear)
 
 
-@dataclass(frozen=True)
-class StochasticBound:
-    """The terms of the stochastic bound, in the order of its theorem.
-
-    Attributes:
-        gap: 3 delta^0, what is left of the way to go.
-        start: the noise of the gradients that momentum starts from.
-        drift: how far gradients move away from their momentum.
-        curvature: what a straight step misses.
-        noise: the noise of the gradients that momentum averages.
-    """
-
-    gap: float
-    start: float
-    drift: float
-    curvature: float
-    noise: float
-
-    @property
-    def terms(self) -> dict[str, float]:
-        """The five terms by name."""
-        return asdict(self)
-
-    @property
-    def total(self) -> float:
-        """The bound on the weighted sum of gradient norms."""
-        return math.fsum(self.terms.values())
-
-
-def smooth_weights(sampler: Sampling, smoothness: Smoothness, progress: float = 0.0) -> FloatArray:
-    """Return w_i = E[1{i in S} / (2 L0_{i,S})] (Theorem "rt_smooth_iter").
-
-    A constant of 0 gives an infinite weight: f is affine in that layer, and no step is too long.
-    """
-    means = Means(sampler, smoothness, progress)
-    with np.errstate(divide="ignore"):
-        return means.over(np.where(means.member, 0.5 / means.l0, 0.0))
-
-
-def generalized_weights(
-    sampler: Sampling, smoothness: Smoothness, progress: float = 0.0
-) -> FloatArray:
-    """Return w_i = P(i in S) / E[L1_{i,S} | i in S] (Theorem "rt_l0l1_iter")."""
-    means = Means(sampler, smoothness, progress)
-    return means.reached**2 / means.positive_l1()
-
-
 def iterations_smooth(
     sampler: Sampling, smoothness: Smoothness, gap: float, epsilon: float, progress: float = 0.0
 ) -> int:
@@ -113,7 +67,7 @@ def iterations_smooth(
     After K steps of length 1/L0_{i,S} the mean over steps of the sum over layers of
     E||grad_i f||^2 is at most epsilon.
     """
-    _positive(gap=gap, epsilon=epsilon)
+    check_positive(gap=gap, epsilon=epsilon)
     weights = smooth_weights(sampler, smoothness, progress)
     return math.ceil(gap / (epsilon * float(weights.min())))
 
@@ -132,116 +86,132 @@ def iterations_generalized(
     With `weighted`, the sum of w_i / mean(w) E||grad_i f|| of Theorem "rt_l0l1_iter"; without, the
     plain sum of section "Generalized Smooth Case", where min_i w_i replaces the mean.
     """
-    _positive(gap=gap, epsilon=epsilon)
-    means = Means(sampler, smoothness, progress)
-    weights = means.reached**2 / means.positive_l1()
-    scale = float(weights.mean() if weighted else weights.min())
-    spread = float((weights**2 * means.over(means.l0) / means.reached**2).sum())
+    check_positive(gap=gap, epsilon=epsilon)
+    means = Means.of(sampler, smoothness, progress)
+    weights = means.generalized_weights()
+    scale = epsilon * float(weights.mean() if weighted else weights.min())
     return GeneralizedIterations(
-        quadratic=2.0 * gap * spread / (epsilon * scale) ** 2, linear=2.0 * gap / (epsilon * scale)
+        quadratic=2.0 * gap * float(means.spread()) / scale**2, linear=2.0 * gap / scale
     )
 
 
-def horizon_momentum(horizon: SupportsIndex) -> float:
-    """Return 1 - beta, beta = (K+1)^(-1/2): the share of the old momentum that is kept.
+def smooth_weights(sampler: Sampling, smoothness: Smoothness, progress: float = 0.0) -> FloatArray:
+    """Return w_i = E[1{i in S} / (2 L0_{i,S})] (Theorem "rt_smooth_iter").
 
-    The momentum that Theorem "stoch_rt_l0l1_iter" asks for when K steps are planned.
+    A constant of 0 gives an infinite weight: f is affine in that layer, and no step is too long.
     """
-    return 1.0 - 1.0 / math.sqrt(_steps(horizon) + 1)
+    return Means.of(sampler, smoothness, progress).smooth_weights()
 
 
-def horizon_radii(eta: npt.ArrayLike, horizon: SupportsIndex) -> FloatArray:
-    """Return t_i = eta_i / (K+1)^(3/4), the radii of Theorem "stoch_rt_l0l1_iter"."""
-    return nonnegative("eta", eta) / math.pow(_steps(horizon) + 1, 0.75)
-
-
-def admissible_eta(
-    sampler: Sampling,
-    smoothness: Smoothness,
-    horizon: SupportsIndex,
-    rho_low: npt.ArrayLike,
-    rho_high: npt.ArrayLike,
-    progress: float = 0.0,
+def generalized_weights(
+    sampler: Sampling, smoothness: Smoothness, progress: float = 0.0
 ) -> FloatArray:
-    """Return the largest eta_i that Theorem "stoch_rt_l0l1_iter" admits: the root of a minimum.
+    """Return w_i = P(i in S) / E[L1_{i,S} | i in S] (Theorem "rt_l0l1_iter")."""
+    return Means.of(sampler, smoothness, progress).generalized_weights()
 
-    rho_low_i ||X|| <= ||X||_2 <= rho_high_i ||X|| compares the norm of layer i with the Euclidean.
+
+def relative_iterations(
+    distribution: Mapping[ActiveSet, float],
+    l0: FloatArray,
+    l1: FloatArray | None = None,
+    regime: Regime = "smooth",
+) -> FloatArray:
+    """Return K up to the factor that all distributions share, for one table of constants or many.
+
+    `distribution` is what `distribution_of` or `Sampler.distribution` returns. `l0[..., k, i]` and
+    `l1[..., k, i]` are the constants of layer i when the k-th of its sets moves, and 0 outside of
+    that set. The result has the shape of the leading axes. With the weights w of the theorems:
+
+        smooth   1 / min_i w_i                                      (times gap / epsilon)
+        1/eps    1 / min_i w_i                                      (times 2 gap / epsilon)
+        1/eps^2  sum_i (w_i / P(i in S))^2 E[L0_{i,S}] / (min_i w_i)^2   (times 2 gap / epsilon^2)
     """
-    root, b = math.sqrt(_steps(horizon) + 1), smoothness.num_layers
-    low, high = _per_layer("rho_low", rho_low, b), _per_layer("rho_high", rho_high, b)
-    if (low > high).any():
-        i = int((low > high).argmax())
-        raise ValueError(
-            f"rho_low must be at most rho_high, got {low[i]} and {high[i]} in layer {i}; "
-            "they bound the Euclidean norm from below and from above"
-        )
-    means = Means(sampler, smoothness, progress)
-    reached, l1, beta = means.reached, means.over(means.l1), 1.0 / root
-    largest = float(means.p @ means.l1.max(axis=1))
-    with np.errstate(divide="ignore"):
-        first = root / (4.0 * l1 * largest)
-        second = low * reached.min() / (16.0 * high * reached * (1.0 - beta) * l1 * largest)
-    eta: FloatArray = np.sqrt(np.minimum(np.minimum(first, second), 1.0))
-    return eta
+    return Means(distribution, l0, l1).relative_iterations(regime)
 
 
-def stochastic_bound(
-    sampler: Sampling,
-    smoothness: Smoothness,
-    gap: float,
-    horizon: SupportsIndex,
-    eta: npt.ArrayLike,
-    sigma: npt.ArrayLike,
-    rho_low: npt.ArrayLike,
-    rho_high: npt.ArrayLike,
-    progress: float = 0.0,
-) -> StochasticBound:
-    """Return the bound of Theorem "stoch_rt_l0l1_iter" with its terms apart.
+class Means:
+    """Means over S ~ D of tables of constants: sets as rows, layers as columns.
 
-    It bounds the least, over steps, sum of Q_i eta_i / mean(Q eta) E||grad_i f||, for radii
-    eta_i / (K+1)^(3/4) and momentum 1 - (K+1)^(-1/2). `sigma` is the standard deviation of the
-    stochastic gradient of each layer in the Euclidean norm. Numbers stand for all layers.
+    `l0` and `l1` may have leading axes, one table after the other; so have the results then.
+
+    Attributes:
+        p: the probability of each set.
+        member: whether the set holds the layer.
+        l0: L0_{i,S}, 0 outside of the set.
+        l1: L1_{i,S}, 0 outside of the set.
+        reached: P(i in S), positive for every layer.
     """
-    _positive(gap=gap)
-    n, b = _steps(horizon) + 1, smoothness.num_layers
-    low, high = _per_layer("rho_low", rho_low, b), _per_layer("rho_high", rho_high, b)
-    eta_i, deviation = _per_layer("eta", eta, b), nonnegative("sigma", _spread(sigma, b), length=b)
-    limit = admissible_eta(sampler, smoothness, horizon, low, high, progress)
-    i = int((eta_i / limit).argmax())
-    if eta_i[i] > limit[i] * _ADMISSIBLE:
-        raise ValueError(
-            f"eta must be at most admissible_eta(...), {limit[i]:g} in layer {i}, got "
-            f"{eta_i[i]:g}; the theorem says nothing about longer steps"
-        )
-    means = Means(sampler, smoothness, progress)
-    scale = float((means.reached * eta_i).mean())
-    bend = means.over(means.l0) + means.over(means.l1) * means.ratio()
-    return StochasticBound(
-        gap=3.0 * gap / (n**0.25 * scale),
-        start=6.0 / n**0.5 * float(eta_i @ (high * deviation)) / scale,
-        drift=float((eta_i**2 * 2.0 * high / low) @ bend) / (n**0.25 * scale),
-        curvature=float(eta_i**2 @ bend) / (2.0 * n**0.75 * scale),
-        noise=float((2.0 * means.reached * eta_i) @ (high * deviation)) / (n**0.25 * scale),
-    )
+
+    def __init__(
+        self, distribution: Mapping[ActiveSet, float], l0: FloatArray, l1: FloatArray | None = None
+    ) -> None:
+        self.l0, self.l1 = l0, np.zeros_like(l0) if l1 is None else l1
+        if self.l0.ndim < 2 or len(distribution) != l0.shape[-2] or self.l1.shape != l0.shape:
+            raise ValueError(
+                f"l0 and l1 must have a row for each of the {len(distribution)} sets, got shapes "
+                f"{l0.shape} and {self.l1.shape}; give arrays (..., sets, layers)"
+            )
+        self.p = np.array([*distribution.values()])
+        self.member = members(distribution, l0.shape[-1])
+        self.reached = self.over(self.member.astype(np.float64))
+        if not self.reached.all():
+            i = int((self.reached == 0).argmax())
+            raise ValueError(
+                f"sampler must reach every layer, got probability 0 for layer {i}; "
+                "give a positive probability to a set that holds it"
+            )
+
+    @classmethod
+    def of(cls, sampler: Sampling, smoothness: Smoothness, progress: float = 0.0) -> Self:
+        """Make them of the constants that are known for the sets of a sampler."""
+        distribution = distribution_of(sampler, smoothness.num_layers, progress)
+        l0, l1 = (np.stack([smoothness.constants(a, s) for s in distribution]) for a in (0, 1))
+        return cls(distribution, l0, l1)
+
+    def over(self, values: FloatArray) -> FloatArray:
+        """Return the mean of each column, E[value_{i,S}]."""
+        mean: FloatArray = self.p @ values
+        return mean
+
+    def smooth_weights(self) -> FloatArray:
+        """Return w_i = E[1{i in S} / (2 L0_{i,S})]."""
+        with np.errstate(divide="ignore"):
+            return self.over(np.where(self.member, 0.5 / self.l0, 0.0))
+
+    def generalized_weights(self) -> FloatArray:
+        """Return w_i = P(i in S)^2 / E[1{i in S} L1_{i,S}]."""
+        l1 = self.over(self.l1)
+        if not l1.all():
+            i = int(np.argwhere(l1 == 0)[0, -1])
+            raise ValueError(
+                f"smoothness must have L1 > 0 in every layer here, got 0 in layer {i}; give it a "
+                "small positive L1, or use iterations_smooth where all are 0"
+            )
+        weights: FloatArray = self.reached**2 / l1
+        return weights
+
+    def spread(self) -> FloatArray:
+        """Return sum_i (w_i / P(i in S))^2 E[1{i in S} L0_{i,S}], a factor of the 1/eps^2 term."""
+        weights = self.generalized_weights()
+        terms: FloatArray = weights**2 * self.over(self.l0) / self.reached**2
+        return np.asarray(terms.sum(axis=-1))
+
+    def relative_iterations(self, regime: Regime) -> FloatArray:
+        """Return K in this regime, without the factor that all distributions share."""
+        check_regime(regime)
+        weights = self.smooth_weights() if regime == "smooth" else self.generalized_weights()
+        slowest = weights.min(axis=-1)
+        return np.asarray(self.spread() / slowest**2 if regime == "1/eps^2" else 1.0 / slowest)
 
 
-def _positive(**arguments: float) -> None:
+def check_regime(regime: str) -> None:
+    """Raise ValueError with the accepted names unless this is a regime."""
+    if regime not in get_args(Regime):
+        raise unknown_name("regime", str(regime), get_args(Regime))
+
+
+def check_positive(**arguments: float) -> None:
+    """Raise ValueError with the name of the first argument that is not finite and above 0."""
     for name, given in arguments.items():
         if not (math.isfinite(given) and given > 0):
             raise ValueError(f"{name} must be finite and above 0, got {given!r}; measure it again")
-
-
-def _steps(horizon: SupportsIndex) -> int:
-    return whole("horizon", horizon, "give the number of steps that are planned")
-
-
-def _spread(given: npt.ArrayLike, b: int) -> npt.ArrayLike:
-    return np.full(b, given) if np.ndim(given) == 0 else given
-
-
-def _per_layer(argument: str, given: npt.ArrayLike, b: int) -> FloatArray:
-    values = nonnegative(argument, _spread(given, b), length=b)
-    if not values.all():
-        i = int((values == 0).argmax())
-        raise ValueError(f"{argument} must be above 0, got 0 in layer {i}; every layer must move")
-    return values

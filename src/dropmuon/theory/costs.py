@@ -7,7 +7,6 @@ in any unit that adds up: seconds, operations.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import SupportsIndex
@@ -15,17 +14,18 @@ from typing import SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.theory.distributions import FloatArray, Sampling, active_set, marginals_of
+from dropmuon.checks import whole_number
+from dropmuon.samplers.base import FloatArray, active_set
+from dropmuon.theory.distributions import Sampling, marginals_of
 
 __all__ = [
     "Costs",
     "StepCosts",
     "cost_of_set",
-    "d",
     "expected_cost",
     "nonnegative",
     "numbers",
-    "whole",
+    "tail_costs",
 ]
 
 
@@ -60,16 +60,6 @@ def numbers(argument: str, given: object) -> FloatArray:
         return np.array(given, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{argument} must be numbers, got {given!r}; give an array") from None
-
-
-def whole(argument: str, given: SupportsIndex, remedy: str, *, most: int | None = None) -> int:
-    """Return a whole number from 1 to `most`, or say which argument is none."""
-    is_count = isinstance(given, SupportsIndex) and not isinstance(given, bool)
-    number = operator.index(given) if is_count else 0
-    if number < 1 or (most is not None and number > most):
-        span = "of at least 1" if most is None else f"between 1 and {most}"
-        raise ValueError(f"{argument} must be a whole number {span}, got {given!r}; {remedy}")
-    return number
 
 
 def _amount(argument: str, given: float) -> float:
@@ -181,7 +171,7 @@ class StepCosts:
         + sharp of S. The prefix is sum_all forward_i/r less sum_{i>=s} forward_i/r, which gives
         c_0 = overhead + (batch + sum_all forward_i)/r and a_i = (1 - 1/r) forward_i + backward_i.
         """
-        r = whole("updates", updates, "1 means a fresh batch for every update")
+        r = whole_number("updates", updates, remedy="1 means a fresh batch for every update")
         once = (self.batch + float(self.forward.sum())) / r
         again = (1.0 - 1.0 / r) * self.forward
         return Costs(self.overhead + once, again + self.backward, self.sharp)
@@ -195,7 +185,7 @@ class StepCosts:
         return Costs(self.overhead + self.batch, self.forward + self.backward, self.sharp)
 
 
-def d(costs: Costs) -> FloatArray:
+def tail_costs(costs: Costs) -> FloatArray:
     """Return d_j = c_ov + sum_{i>=j} (c_i + c_i^sharp), the cost of moving layers j, ..., b-1."""
     both = costs.layer + costs.sharp
     tails: FloatArray = costs.overhead + both[::-1].cumsum()[::-1]

@@ -45,13 +45,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
+from dropmuon.checks import whole_number
+from dropmuon.samplers.base import FloatArray
+from dropmuon.samplers.schedules import Fixed
 from dropmuon.theory.costs import Costs
-from dropmuon.theory.distributions import FloatArray
-from dropmuon.theory.progressive import (
-    check_probabilities,
-    check_progressive_constants,
-    matching_tails,
-)
+from dropmuon.theory.progressive import check_progressive_constants, matching_tails
 
 __all__ = [
     "GeneralizedSolution",
@@ -143,7 +141,7 @@ def generalized_cost(probabilities: npt.ArrayLike, L1: npt.ArrayLike, costs: Cos
     """Return the 1/eps cost of progressive training (eq. fl1l0l1); infinite where p_1 = 0."""
     constants = check_progressive_constants(L1, name="L1")
     tails = matching_tails(costs, len(constants))
-    p = check_probabilities(probabilities, len(constants))
+    p = Fixed(probabilities)(len(constants))
     return float(tails @ p) / float(_rates(p, constants).min()) if p[0] > 0 else float("inf")
 
 
@@ -153,7 +151,7 @@ def generalized_squared_cost(
     """Return the 1/eps^2 cost of progressive training (eq. cost_opt_prob_e2); inf where p_1 = 0."""
     first, second = _check_both(L0, L1, repair=False)
     tails = matching_tails(costs, len(first))
-    p = check_probabilities(probabilities, len(first))
+    p = Fixed(probabilities)(len(first))
     return _squared(p, first, second, tails) if p[0] > 0 else float("inf")
 
 
@@ -185,8 +183,7 @@ def solve_generalized_squared(
     """
     first, second = _check_both(L0, L1, repair=repair)
     tails = matching_tails(costs, len(first))
-    if starts < 0:
-        raise ValueError(f"starts must be at least 0, got {starts}; give 8")
+    whole_number("starts", starts, least=0, remedy="the default is 8")
     q = least_feasible(second)
     candidates = [q / q.sum()]
     rng = np.random.default_rng(seed)

@@ -22,28 +22,24 @@ from typing import Literal, SupportsIndex, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.checks import unknown_name
-from dropmuon.theory.costs import Costs, cost_of_set, nonnegative, numbers, whole
-from dropmuon.theory.distributions import ActiveSet, FloatArray, active_set
+from dropmuon.checks import unknown_name, whole_number
+from dropmuon.samplers.base import ActiveSet, FloatArray, active_set
+from dropmuon.theory.complexity import Regime, check_regime
+from dropmuon.theory.costs import Costs, cost_of_set, nonnegative, numbers
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
 
 __all__ = [
     "PartitionSolution",
-    "Regime",
     "TauChoice",
     "TauFamily",
     "best_tau",
     "block_costs",
     "check_blocks",
-    "check_regime",
     "contiguous_blocks",
     "nice_factor",
     "optimal_partition",
     "same_position_blocks",
 ]
-
-Regime: TypeAlias = Literal["smooth", "1/eps", "1/eps^2"]
-"""Smooth layers; or (L0, L1)-smooth ones where the 1/eps, or the 1/eps^2 term of K dominates."""
 
 TauFamily: TypeAlias = Literal["nice", "partition"]
 """All sets of tau layers alike; or contiguous blocks of tau layers with optimal probabilities."""
@@ -118,8 +114,8 @@ def contiguous_blocks(num_layers: SupportsIndex, tau: SupportsIndex) -> tuple[Ac
 
     The paper lets tau divide the number of layers; here the last block takes what is left.
     """
-    b = whole("num_layers", num_layers, "count the layers")
-    size = whole("tau", tau, "give the size of a block", most=b)
+    b = whole_number("num_layers", num_layers, remedy="count the layers")
+    size = whole_number("tau", tau, remedy="give the size of a block", most=b)
     return tuple(tuple(range(start, min(start + size, b))) for start in range(0, b, size))
 
 
@@ -128,7 +124,10 @@ def same_position_blocks(T: SupportsIndex, L: SupportsIndex) -> tuple[ActiveSet,
 
     Example "Grouping layers across transformer blocks": B_l = {l, l+L, ..., l+(T-1)L}, l < L.
     """
-    blocks, places = whole("T", T, "count the blocks"), whole("L", L, "count the layers of a block")
+    blocks, places = (
+        whole_number("T", T, remedy="count the blocks"),
+        whole_number("L", L, remedy="count the layers of a block"),
+    )
     return tuple(tuple(range(place, blocks * places, places)) for place in range(places))
 
 
@@ -159,7 +158,9 @@ def best_tau(
         raise unknown_name("family", str(family), get_args(TauFamily))
     b = costs.num_layers
     given = range(1, b + 1) if taus is None else taus
-    candidates = tuple(whole("taus", tau, "leave taus out to try all", most=b) for tau in given)
+    candidates = tuple(
+        whole_number("taus", tau, remedy="leave taus out to try all", most=b) for tau in given
+    )
     if not candidates:
         raise ValueError("taus must be at least one number, got none; leave taus out to try all")
     if regime != "1/eps^2":
@@ -185,16 +186,10 @@ def nice_factor(tau: SupportsIndex, costs: Costs) -> float:
     lies in [0, 1] and nothing cancels.
     """
     b = costs.num_layers
-    size = whole("tau", tau, "give the number of layers that move", most=b)
+    size = whole_number("tau", tau, remedy="give the number of layers that move", most=b)
     m = np.arange(b - 1)
     terms = np.append(1.0, np.maximum(b - m - size, 0) / (b - m - 1)).cumprod()
     return b / size * costs.overhead + float(costs.layer @ terms.cumsum() + costs.sharp.sum())
-
-
-def check_regime(regime: str) -> None:
-    """Say which regimes there are if this is none."""
-    if regime not in get_args(Regime):
-        raise unknown_name("regime", str(regime), get_args(Regime))
 
 
 def check_blocks(blocks: Iterable[Iterable[int]], num_layers: int) -> tuple[ActiveSet, ...]:

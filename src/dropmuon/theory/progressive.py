@@ -23,19 +23,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import isotonic_regression
 
-from dropmuon.theory.costs import Costs, numbers
-from dropmuon.theory.costs import d as tail_costs
-from dropmuon.theory.distributions import FloatArray
-from dropmuon.theory.smoothness import NonMonotoneWarning
+from dropmuon.samplers.base import FloatArray
+from dropmuon.samplers.schedules import Fixed
+from dropmuon.theory.costs import Costs, tail_costs
+from dropmuon.theory.smoothness import NonMonotoneWarning, lower_triangle
 
 __all__ = [
-    "check_probabilities",
     "check_progressive_constants",
     "full_update_is_optimal",
     "matching_tails",
     "optimal_progressive",
     "progressive_cost",
-    "progressive_progress",
     "progressive_weights",
 ]
 
@@ -44,8 +42,6 @@ _RISE = 1e-6
 
 _HELD = 1e-13
 """A constraint that misses by less than this share is held; keeps zeros of the solution exact."""
-
-_SUM_TOLERANCE = 1e-6
 
 
 def optimal_progressive(L: npt.ArrayLike, *, repair: bool = False) -> FloatArray:
@@ -90,17 +86,9 @@ def progressive_cost(probabilities: npt.ArrayLike, L: npt.ArrayLike, costs: Cost
     """
     constants = check_progressive_constants(L)
     tails = matching_tails(costs, len(constants))
-    p = check_probabilities(probabilities, len(constants))
-    slowest = float(progressive_progress(p, constants).min())
+    p = Fixed(probabilities)(len(constants))
+    slowest = float((progressive_weights(constants) @ p).min())
     return float(tails @ p) / slowest if slowest > 0 else float("inf")
-
-
-def progressive_progress(probabilities: FloatArray, L: FloatArray) -> FloatArray:
-    """Return w_i = sum_{s <= i} p_s / (2 L[i, s]), the expected progress of each layer (eq. costK).
-
-    Both arguments are taken as valid.
-    """
-    return np.asarray(progressive_weights(L) @ probabilities, dtype=np.float64)
 
 
 def progressive_weights(L: FloatArray) -> FloatArray:
@@ -118,22 +106,8 @@ def check_progressive_constants(
     Every row must be non-increasing in the cutoff (eq. orderofdelta). If one is not, warn, or with
     `repair` replace it. `positive=False` admits zeros.
     """
-    matrix = numbers(name, L)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
-        raise ValueError(
-            f"{name} must be a square matrix with one row and one cutoff per layer, "
-            f"got shape {matrix.shape}; give L[i, s] for s <= i"
-        )
+    matrix = lower_triangle(name, L, positive=positive)
     lower = np.tri(len(matrix), dtype=bool)
-    matrix[~lower] = 0.0
-    wrong = lower & ~(np.isfinite(matrix) & (matrix > 0 if positive else matrix >= 0))
-    if wrong.any():
-        i, s = map(int, np.argwhere(wrong)[0])
-        kind = "positive" if positive else "non-negative"
-        raise ValueError(
-            f"{name} must be finite and {kind} where s <= i, got {name}[{i}, {s}] = {matrix[i, s]}"
-            "; estimate it again, or give a small positive constant"
-        )
     rises = lower[:, 1:] & (matrix[:, 1:] > matrix[:, :-1] * (1.0 + _RISE))
     if rises.any():
         i, s = map(int, np.argwhere(rises)[0])
@@ -150,23 +124,6 @@ def check_progressive_constants(
                 fit = isotonic_regression(matrix[row, : row + 1], increasing=False)
                 matrix[row, : row + 1] = fit.x
     return matrix
-
-
-def check_probabilities(probabilities: npt.ArrayLike, count: int) -> FloatArray:
-    """Return the probabilities as a float vector of this length, or say what is wrong with it."""
-    p = numbers("probabilities", probabilities)
-    if p.shape != (count,):
-        raise ValueError(
-            f"probabilities must have shape ({count},), got {p.shape}; give one per cutoff"
-        )
-    if not np.isfinite(p).all() or (p < 0).any():
-        raise ValueError(
-            f"probabilities must be finite and non-negative, got {p}; use numbers in [0, 1]"
-        )
-    total = float(p.sum())
-    if abs(total - 1.0) > _SUM_TOLERANCE:
-        raise ValueError(f"probabilities must sum to 1, got {total:.9g}; divide them by their sum")
-    return p / total
 
 
 def matching_tails(costs: Costs, count: int) -> FloatArray:

@@ -13,18 +13,28 @@ from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import isotonic_regression, nnls
 
+from dropmuon.samplers.base import ActiveSet, FloatArray, active_set
 from dropmuon.theory.costs import nonnegative, numbers
-from dropmuon.theory.distributions import ActiveSet, FloatArray, active_set
-from dropmuon.theory.monotone import covering_pairs, nearest_monotone
+from dropmuon.theory.distributions import members
 
-__all__ = ["Alpha", "NonMonotoneWarning", "Smoothness", "Violation"]
+__all__ = [
+    "Alpha",
+    "NonMonotoneWarning",
+    "Smoothness",
+    "Violation",
+    "covering_pairs",
+    "lower_triangle",
+    "nearest_monotone",
+]
 
 Alpha = Literal[0, 1]
 """Which constants: 0 for L0, 1 for L1."""
 
 _ALPHAS: tuple[Alpha, Alpha] = (0, 1)
 _TOLERANCE = 1e-6
+_ITERATIONS_PER_PAIR = 30
 
 
 class NonMonotoneWarning(UserWarning):
@@ -78,8 +88,8 @@ class Smoothness:
 
         Entries with s > i are ignored.
         """
-        first = _lower("L0", L0)
-        second = np.zeros_like(first) if L1 is None else _lower("L1", L1)
+        first = lower_triangle("L0", L0)
+        second = np.zeros_like(first) if L1 is None else lower_triangle("L1", L1)
         if second.shape != first.shape:
             raise ValueError(
                 f"L1 must have the shape of L0, {first.shape}, got {second.shape}; "
@@ -185,10 +195,7 @@ class Smoothness:
 
     @cached_property
     def _members(self) -> npt.NDArray[np.bool_]:
-        members = np.zeros((len(self.sets), self.num_layers), dtype=np.bool_)
-        for row, layers in zip(members, self.sets, strict=True):
-            row[list(layers)] = True
-        return members
+        return members(self.sets, self.num_layers)
 
     @cached_property
     def _pairs(self) -> npt.NDArray[np.intp]:
@@ -223,20 +230,97 @@ def _rows(
     return rows
 
 
-def _lower(argument: str, given: npt.ArrayLike) -> FloatArray:
-    """Return the lower triangle of a square matrix of constants."""
+def lower_triangle(argument: str, given: npt.ArrayLike, *, positive: bool = False) -> FloatArray:
+    """Return constants L[i, s] of layer i at cutoff s as a square matrix, 0 where s > i.
+
+    The others must be finite and at least 0, or with `positive` above 0.
+    """
     matrix = numbers(argument, given)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
         raise ValueError(
             f"{argument} must be a square matrix L[i, s], got shape {matrix.shape}; "
             "give one row per layer and one column per cutoff"
         )
-    matrix[np.triu_indices_from(matrix, k=1)] = 0.0
-    wrong = ~np.isfinite(matrix) | (matrix < 0)
+    lower = np.tri(len(matrix), dtype=np.bool_)
+    matrix[~lower] = 0.0
+    wrong = lower & ~(np.isfinite(matrix) & ((matrix > 0) if positive else (matrix >= 0)))
     if wrong.any():
         i, s = np.argwhere(wrong)[0].tolist()
+        remedy = ", or give a small positive constant" if positive else ""
         raise ValueError(
-            f"{argument} must be finite and at least 0, got {matrix[i, s]} at index {(i, s)}; "
-            "estimate it again"
+            f"{argument} must be finite and {'above' if positive else 'at least'} 0 where s <= i, "
+            f"got {matrix[i, s]} at index {(i, s)}; estimate it again{remedy}"
         )
     return matrix
+
+
+def covering_pairs(members: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+    """Return the rows (small, large) of sets with small < large and no given set in between.
+
+    `members` has a row per set and a column per layer. These pairs generate the whole order.
+    """
+    sizes = members.sum(axis=1)
+    order = np.argsort(sizes, kind="stable")
+    ranked = members[order]
+    if not (ranked[:-1] & ~ranked[1:]).any():  # a chain
+        return np.stack([order[:-1], order[1:]], axis=1)
+    pairs: list[tuple[int, int]] = []
+    for large in range(len(order)):
+        below = int(np.searchsorted(sizes[order], sizes[order[large]]))
+        inside = (~(ranked[:below] & ~ranked[large]).any(axis=1)).nonzero()[0][::-1]
+        while inside.size:  # the largest that is left has nothing in between
+            small, rest = inside[0], inside[1:]
+            pairs.append((int(order[small]), int(order[large])))
+            inside = rest[(ranked[rest] & ~ranked[small]).any(axis=1)]
+    return np.array(pairs, dtype=np.intp).reshape(-1, 2)
+
+
+def nearest_monotone(values: FloatArray, pairs: npt.NDArray[np.intp]) -> FloatArray:
+    """Return the x nearest to `values` with x[small] <= x[large] for each of the pairs.
+
+    Monotone values come back as they are. Chains are pooled; other orders are projected by the
+    dual problem: x = y + A^T z with z >= 0 nearest to A^T z = -y, where A x >= 0 is the order.
+    """
+    small, large = pairs[:, 0], pairs[:, 1]
+    if not (values[small] > values[large]).any():
+        return values.copy()
+    n = values.size
+    if len(pairs) == n - 1 and _is_path(small, large):
+        last = np.setdiff1d(large, small)[0]
+        before = dict(zip(large.tolist(), small.tolist(), strict=True))
+        chain = [int(last)]
+        while chain[-1] in before:
+            chain.append(before[chain[-1]])
+        result = np.empty(n)
+        result[chain[::-1]] = isotonic_regression(values[chain[::-1]]).x
+    else:
+        result = _projected(values, small, large)
+    return _settled(result, small, large)
+
+
+def _is_path(small: npt.NDArray[np.intp], large: npt.NDArray[np.intp]) -> bool:
+    """Whether no set has two neighbours on one side."""
+    return np.unique(small).size == small.size and np.unique(large).size == large.size
+
+
+def _projected(
+    values: FloatArray, small: npt.NDArray[np.intp], large: npt.NDArray[np.intp]
+) -> FloatArray:
+    """Project onto the cone of monotone vectors."""
+    m, scale = small.size, float(values.max())
+    rows = np.zeros((m, values.size))
+    rows[np.arange(m), large] = 1.0
+    rows[np.arange(m), small] = -1.0
+    z, _ = nnls(rows.T, -values / scale, maxiter=_ITERATIONS_PER_PAIR * m)
+    nearest: FloatArray = values + scale * (rows.T @ z)
+    return nearest
+
+
+def _settled(
+    values: FloatArray, small: npt.NDArray[np.intp], large: npt.NDArray[np.intp]
+) -> FloatArray:
+    """Lift larger sets by the rounding errors that are left, until the order holds exactly."""
+    result = np.maximum(values, 0.0)
+    while (result[small] > result[large]).any():
+        np.maximum.at(result, large, result[small])
+    return result

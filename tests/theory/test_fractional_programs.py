@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
-from progressive_instances import Array, problems, random_problem
 
 from dropmuon.samplers import Nice, Progressive, epoch_shift
 from dropmuon.theory.complexity import generalized_weights, smooth_weights
 from dropmuon.theory.costs import Costs, expected_cost
-from dropmuon.theory.families import Box, best_of_family
+from dropmuon.theory.fractional_programs import Box, best_of_family, dinkelbach
 from dropmuon.theory.generalized import solve_generalized
 from dropmuon.theory.partitions import best_tau
 from dropmuon.theory.progressive import optimal_progressive, progressive_cost
 from dropmuon.theory.smoothness import Smoothness
+from tests.theory.progressive_instances import Array, problems, random_problem
 
 Sets = Mapping[tuple[int, ...], float]
 
@@ -160,5 +160,31 @@ def test_bad_boxes_are_named(lower: float, upper: float, message: str) -> None:
 
 
 def test_a_box_needs_points() -> None:
-    with pytest.raises(ValueError, match="points must be at least 2"):
+    with pytest.raises(ValueError, match="points must be a whole number of at least 2"):
         Box(0.0, 1.0, points=1)
+
+
+def test_dinkelbach_minimises_a_ratio_of_functions() -> None:
+    # (x^2 + 3) / (x + 1) is least at x = 1, where it is 2
+    def minimise(z: float) -> float:
+        return z / 2
+
+    found = dinkelbach(lambda x: x * x + 3, lambda x: x + 1, minimise, 10.0)
+    assert found.point == pytest.approx(1.0)
+    assert found.value == pytest.approx(2.0)
+    assert 1 < found.iterations < 10
+
+
+def test_dinkelbach_at_the_optimum_stops_at_once() -> None:
+    found = dinkelbach(lambda x: x * x + 3, lambda x: x + 1, lambda z: z / 2, 1.0)
+    assert (found.point, found.iterations) == (1.0, 1)
+
+
+def test_dinkelbach_refuses_a_start_without_a_ratio() -> None:
+    with pytest.raises(ValueError, match=r"got 1.0 / 0.0"):
+        dinkelbach(lambda x: 1.0, lambda x: x, lambda z: 1.0, 0.0)
+
+
+def test_dinkelbach_says_when_it_does_not_converge() -> None:
+    with pytest.raises(RuntimeError, match="max_iterations=2"):
+        dinkelbach(lambda x: x * x + 3, lambda x: x + 1, lambda z: z / 2, 1000.0, max_iterations=2)

@@ -1,8 +1,8 @@
-"""The best sampler of any parametric family, by Dinkelbach's algorithm.
+"""Fractional programs: the least ratio of cost to progress, by Dinkelbach's algorithm.
 
-Eq. cost_opt_problem and eq. cost_opt_prob_e ask for the distribution of least expected step cost
-over the weight of the slowest layer. Over all distributions that is intractable; the paper turns to
-parametric families, and names Dinkelbach's algorithm for them.
+Eq. cost_opt_problem and eq. cost_opt_prob_e ask for the distribution with the least expected step
+cost over the weight of the slowest layer. Over all distributions that is intractable; the paper
+turns to parametric families of samplers, and names Dinkelbach's algorithm for them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize, minimize_scalar
 
+from dropmuon.checks import whole_number
+from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import Costs, expected_cost, numbers
-from dropmuon.theory.distributions import FloatArray, Sampling
-from dropmuon.theory.programs import dinkelbach
+from dropmuon.theory.distributions import Sampling
 
-__all__ = ["Box", "FamilyChoice", "best_of_family"]
+__all__ = ["Box", "FamilyChoice", "RatioSolution", "best_of_family", "dinkelbach"]
 
+Point = TypeVar("Point")
 _Sampler = TypeVar("_Sampler", bound=Sampling)
 
 _TOLERANCE = 1e-10
@@ -32,7 +34,7 @@ _REFINED = 3
 class Box:
     """All parameters between two bounds: a number where they are numbers, else a vector.
 
-    `points` parameters are looked at before the best are refined: the finer, the more global.
+    `points` parameters are evaluated before the best are refined: the finer, the more global.
     """
 
     lower: float | Sequence[float]
@@ -49,10 +51,9 @@ class Box:
         if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
             raise ValueError(
                 f"lower must be finite and below upper, got {self.lower} and {self.upper}; "
-                "a parameter that stays fixed belongs into make_sampler"
+                "a parameter that stays fixed belongs in make_sampler"
             )
-        if self.points < 2:
-            raise ValueError(f"points must be at least 2, got {self.points}; give 128")
+        whole_number("points", self.points, least=2, remedy="the default is 128")
         for name, bound in (("lower", low), ("upper", high)):
             object.__setattr__(self, name, tuple(bound.tolist()) if bound.ndim else float(bound))
 
@@ -68,6 +69,15 @@ class FamilyChoice(Generic[_Sampler]):
     sampler: _Sampler
     cost: float
     evaluations: int
+
+
+@dataclass(frozen=True)
+class RatioSolution(Generic[Point]):
+    """A minimiser of a ratio, its value, and the inner minimisations that it took."""
+
+    point: Point
+    value: float
+    iterations: int
 
 
 def best_of_family(
@@ -120,6 +130,34 @@ def best_of_family(
     )
     best = found.point
     return FamilyChoice(best.parameter, best.sampler, found.value, family.evaluations)
+
+
+def dinkelbach(
+    numerator: Callable[[Point], float],
+    denominator: Callable[[Point], float],
+    minimise: Callable[[float], Point],
+    start: Point,
+    *,
+    tolerance: float = 1e-12,
+    max_iterations: int = 100,
+) -> RatioSolution[Point]:
+    """Minimise numerator(x) / denominator(x) over a family, with a positive denominator.
+
+    Dinkelbach's algorithm: with the ratio z of the best point so far, `minimise(z)` returns a point
+    of the family that minimises numerator - z * denominator. The ratio falls at every step, and z
+    is the optimum once that minimum is zero. The result is as global as `minimise` is.
+    """
+    best, value = start, _ratio(numerator(start), denominator(start))
+    for iteration in range(1, max_iterations + 1):
+        point = minimise(value)
+        above, below = numerator(point), denominator(point)
+        fall = value * below - above
+        if not fall > tolerance * abs(above):
+            return RatioSolution(best, value, iteration)
+        best, value = point, _ratio(above, below)
+    raise RuntimeError(
+        f"dinkelbach did not converge in max_iterations={max_iterations}; the last ratio is {value}"
+    )
 
 
 @dataclass(frozen=True)
@@ -202,3 +240,13 @@ def _refine(
         options={"xatol": 1e-10 * (high[0] - low[0])},
     )
     return family(float(result.x))
+
+
+def _ratio(above: float, below: float) -> float:
+    """Return the ratio at a point of the family, or say that it has none."""
+    if not (np.isfinite(above) and np.isfinite(below) and below > 0):
+        raise ValueError(
+            f"the ratio needs a finite numerator and a positive finite denominator, "
+            f"got {above} / {below}; start from a point at which every layer can move"
+        )
+    return above / below

@@ -192,7 +192,7 @@ def test_a_length_that_does_not_fit_is_named():
 
 @pytest.mark.parametrize("schedule", [uniform, epoch_shift(), as_schedule(steep)])
 def test_schedules_refuse_no_outcomes_and_impossible_progress(schedule):
-    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n must be a whole number of at least 1, got 0"):
         schedule(0, 0.0)
     with pytest.raises(ValueError, match="progress must be between 0 and 1, got 2"):
         schedule(3, 2.0)

@@ -10,7 +10,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from dropmuon.samplers.base import ActiveSet, FloatArray, active_set, count
+from dropmuon.samplers.base import ActiveSet, FloatArray, active_set, layer_count
 from dropmuon.samplers.categorical import Categorical, cumulative
 from dropmuon.samplers.schedules import Fixed
 
@@ -67,7 +67,7 @@ class Arbitrary(Categorical):
         return max(s[-1] for s in self.sets)
 
     def _outcomes(self, num_layers: int) -> int:
-        if self._last_layer >= count("num_layers", num_layers):
+        if self._last_layer >= layer_count(num_layers):
             raise ValueError(
                 f"distribution must hold layer indices below {num_layers}, got {self._last_layer}; "
                 "count layers from 0"

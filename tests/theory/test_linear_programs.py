@@ -6,18 +6,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from progressive_instances import Array, matrices, problems, random_problem, step_costs, tails
 
 from dropmuon.theory.costs import Costs
-from dropmuon.theory.programs import (
+from dropmuon.theory.linear_programs import (
     InfeasibleProgramError,
-    dinkelbach,
     progressive_by_dinkelbach,
     solve_covering_program,
     solve_linear_program,
 )
 from dropmuon.theory.progressive import optimal_progressive, progressive_cost
 from dropmuon.theory.smoothness import NonMonotoneWarning
+from tests.theory.progressive_instances import (
+    Array,
+    matrices,
+    problems,
+    random_problem,
+    step_costs,
+    tails,
+)
 
 
 @given(problems())
@@ -141,29 +147,3 @@ def test_costs_of_another_number_of_layers_are_refused() -> None:
     for solve in (solve_linear_program, progressive_by_dinkelbach):
         with pytest.raises(ValueError, match="costs must be of 1 layers, got 2"):
             solve([[1.0]], Costs(1.0, [1.0, 1.0], [1.0, 1.0]))
-
-
-def test_dinkelbach_minimises_a_ratio_of_functions() -> None:
-    # (x^2 + 3) / (x + 1) is least at x = 1, where it is 2
-    def minimise(z: float) -> float:
-        return z / 2
-
-    found = dinkelbach(lambda x: x * x + 3, lambda x: x + 1, minimise, 10.0)
-    assert found.point == pytest.approx(1.0)
-    assert found.value == pytest.approx(2.0)
-    assert 1 < found.iterations < 10
-
-
-def test_dinkelbach_at_the_optimum_stops_at_once() -> None:
-    found = dinkelbach(lambda x: x * x + 3, lambda x: x + 1, lambda z: z / 2, 1.0)
-    assert (found.point, found.iterations) == (1.0, 1)
-
-
-def test_dinkelbach_refuses_a_start_without_a_ratio() -> None:
-    with pytest.raises(ValueError, match=r"got 1.0 / 0.0"):
-        dinkelbach(lambda x: 1.0, lambda x: x, lambda z: 1.0, 0.0)
-
-
-def test_dinkelbach_says_when_it_does_not_converge() -> None:
-    with pytest.raises(RuntimeError, match="max_iterations=2"):
-        dinkelbach(lambda x: x * x + 3, lambda x: x + 1, lambda z: z / 2, 1000.0, max_iterations=2)

@@ -1,26 +1,24 @@
-"""Linear programs and Dinkelbach's algorithm: the general solvers behind the closed forms.
+"""Linear programs: the general solvers behind the closed forms of the smooth case.
 
 For any finite list of active sets, the least total cost in the smooth case is a linear program in
 q = p / t (eq. fl1 to fl2 for progressive training, eq. fl2_partitioned for partitions):
 
     min_q  sum_S cost(S) q_S   s.t.  q >= 0,   sum_S weights[i, S] q_S >= 1 for every layer i
 
-with weights[i, S] = 1{i in S} / (2 L_{i,S}). The same ratio, expected cost over the progress of the
-slowest layer, is what Dinkelbach's algorithm minimises for any parametric family.
+with weights[i, S] = 1{i in S} / (2 L_{i,S}).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linprog
 
+from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import Costs, numbers
-from dropmuon.theory.distributions import FloatArray
+from dropmuon.theory.fractional_programs import RatioSolution, dinkelbach
 from dropmuon.theory.progressive import (
     check_progressive_constants,
     matching_tails,
@@ -30,14 +28,10 @@ from dropmuon.theory.progressive import (
 __all__ = [
     "InfeasibleProgramError",
     "ProgramSolution",
-    "RatioSolution",
-    "dinkelbach",
     "progressive_by_dinkelbach",
     "solve_covering_program",
     "solve_linear_program",
 ]
-
-Point = TypeVar("Point")
 
 
 class InfeasibleProgramError(ValueError):
@@ -55,15 +49,6 @@ class ProgramSolution:
     probabilities: FloatArray
     cost: float
     multipliers: FloatArray
-
-
-@dataclass(frozen=True)
-class RatioSolution(Generic[Point]):
-    """A minimiser of a ratio, its value, and the inner minimisations that it took."""
-
-    point: Point
-    value: float
-    iterations: int
 
 
 def solve_linear_program(L: npt.ArrayLike, costs: Costs) -> ProgramSolution:
@@ -105,34 +90,6 @@ def solve_covering_program(weights: npt.ArrayLike, set_costs: npt.ArrayLike) -> 
         probabilities=q / q.sum(),
         cost=float(prices @ q) / float((matrix @ q).min()),
         multipliers=-np.asarray(result.ineqlin.marginals, dtype=np.float64) * price,
-    )
-
-
-def dinkelbach(
-    numerator: Callable[[Point], float],
-    denominator: Callable[[Point], float],
-    minimise: Callable[[float], Point],
-    start: Point,
-    *,
-    tolerance: float = 1e-12,
-    max_iterations: int = 100,
-) -> RatioSolution[Point]:
-    """Minimise numerator(x) / denominator(x) over a family, with a positive denominator.
-
-    Dinkelbach's algorithm: with the ratio z of the best point so far, `minimise(z)` returns a point
-    of the family that minimises numerator - z * denominator. The ratio falls at every step, and z
-    is the optimum once that minimum is zero. The result is as global as `minimise` is.
-    """
-    best, value = start, _ratio(numerator(start), denominator(start))
-    for iteration in range(1, max_iterations + 1):
-        point = minimise(value)
-        above, below = numerator(point), denominator(point)
-        fall = value * below - above
-        if not fall > tolerance * abs(above):
-            return RatioSolution(best, value, iteration)
-        best, value = point, _ratio(above, below)
-    raise RuntimeError(
-        f"dinkelbach did not converge in max_iterations={max_iterations}; the last ratio is {value}"
     )
 
 
@@ -180,16 +137,6 @@ def _units(weights: FloatArray) -> FloatArray:
     least = np.where(weights > 0, weights, np.inf).min(axis=0)
     largest[largest == 0] = least[largest == 0] = largest.max()
     return np.asarray(1.0 / (np.sqrt(least) * np.sqrt(largest)), dtype=np.float64)
-
-
-def _ratio(above: float, below: float) -> float:
-    """Return the ratio at a point of the family, or say that it has none."""
-    if not (np.isfinite(above) and np.isfinite(below) and below > 0):
-        raise ValueError(
-            f"the ratio needs a finite numerator and a positive finite denominator, "
-            f"got {above} / {below}; start from a point at which every layer can move"
-        )
-    return above / below
 
 
 def _check_program(

@@ -1,0 +1,171 @@
+"""The stochastic bound of Theorem "stoch_rt_l0l1_iter", and the step lengths that it asks for.
+
+`gap` is f(X^0) - f*, `horizon` the number of steps K that are planned.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from dropmuon.checks import whole_number
+from dropmuon.samplers.base import FloatArray
+from dropmuon.theory.complexity import Means, check_positive
+from dropmuon.theory.costs import nonnegative
+from dropmuon.theory.distributions import Sampling
+from dropmuon.theory.smoothness import Smoothness
+
+__all__ = [
+    "StochasticBound",
+    "admissible_eta",
+    "horizon_momentum",
+    "horizon_radii",
+    "stochastic_bound",
+]
+
+_ADMISSIBLE = 1.0 + 1e-9
+
+
+@dataclass(frozen=True)
+class StochasticBound:
+    """The terms of the stochastic bound, in the order of its theorem.
+
+    Attributes:
+        gap: 3 delta^0, what is left of the way to go.
+        start: the noise of the gradients that momentum starts from.
+        drift: how far gradients move away from their momentum.
+        curvature: what a straight step misses.
+        noise: the noise of the gradients that momentum averages.
+    """
+
+    gap: float
+    start: float
+    drift: float
+    curvature: float
+    noise: float
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """The five terms by name."""
+        return asdict(self)
+
+    @property
+    def total(self) -> float:
+        """The bound on the weighted sum of gradient norms."""
+        return math.fsum(self.terms.values())
+
+
+def horizon_momentum(horizon: SupportsIndex) -> float:
+    """Return 1 - beta, beta = (K+1)^(-1/2): the share of the old momentum that is kept.
+
+    The momentum that Theorem "stoch_rt_l0l1_iter" asks for when K steps are planned.
+    """
+    return 1.0 - 1.0 / math.sqrt(_steps(horizon) + 1)
+
+
+def horizon_radii(eta: npt.ArrayLike, horizon: SupportsIndex) -> FloatArray:
+    """Return t_i = eta_i / (K+1)^(3/4), the radii of Theorem "stoch_rt_l0l1_iter"."""
+    return nonnegative("eta", eta) / math.pow(_steps(horizon) + 1, 0.75)
+
+
+def admissible_eta(
+    sampler: Sampling,
+    smoothness: Smoothness,
+    horizon: SupportsIndex,
+    rho_low: npt.ArrayLike,
+    rho_high: npt.ArrayLike,
+    progress: float = 0.0,
+) -> FloatArray:
+    """Return the largest eta_i that Theorem "stoch_rt_l0l1_iter" admits: the root of a minimum.
+
+    rho_low_i ||X|| <= ||X||_2 <= rho_high_i ||X|| compares the norm of layer i with the Euclidean.
+    """
+    root, b = math.sqrt(_steps(horizon) + 1), smoothness.num_layers
+    low, high = _per_layer("rho_low", rho_low, b), _per_layer("rho_high", rho_high, b)
+    if (low > high).any():
+        i = int((low > high).argmax())
+        raise ValueError(
+            f"rho_low must be at most rho_high, got {low[i]} and {high[i]} in layer {i}; "
+            "they bound the Euclidean norm from below and from above"
+        )
+    means = Means.of(sampler, smoothness, progress)
+    reached, l1, beta = means.reached, means.over(means.l1), 1.0 / root
+    largest = float(means.p @ means.l1.max(axis=1))
+    with np.errstate(divide="ignore"):
+        first = root / (4.0 * l1 * largest)
+        second = low * reached.min() / (16.0 * high * reached * (1.0 - beta) * l1 * largest)
+    eta: FloatArray = np.sqrt(np.minimum(np.minimum(first, second), 1.0))
+    return eta
+
+
+def stochastic_bound(
+    sampler: Sampling,
+    smoothness: Smoothness,
+    gap: float,
+    horizon: SupportsIndex,
+    eta: npt.ArrayLike,
+    sigma: npt.ArrayLike,
+    rho_low: npt.ArrayLike,
+    rho_high: npt.ArrayLike,
+    progress: float = 0.0,
+) -> StochasticBound:
+    """Return the bound of Theorem "stoch_rt_l0l1_iter" with its terms apart.
+
+    It bounds the least, over steps, sum of Q_i eta_i / mean(Q eta) E||grad_i f||, for radii
+    eta_i / (K+1)^(3/4) and momentum 1 - (K+1)^(-1/2). `sigma` is the standard deviation of the
+    stochastic gradient of each layer in the Euclidean norm. Numbers stand for all layers.
+    """
+    check_positive(gap=gap)
+    n, b = _steps(horizon) + 1, smoothness.num_layers
+    low, high = _per_layer("rho_low", rho_low, b), _per_layer("rho_high", rho_high, b)
+    eta_i, deviation = _per_layer("eta", eta, b), nonnegative("sigma", _spread(sigma, b), length=b)
+    limit = admissible_eta(sampler, smoothness, horizon, low, high, progress)
+    i = int((eta_i / limit).argmax())
+    if eta_i[i] > limit[i] * _ADMISSIBLE:
+        raise ValueError(
+            f"eta must be at most admissible_eta(...), {limit[i]:g} in layer {i}, got "
+            f"{eta_i[i]:g}; the theorem says nothing about longer steps"
+        )
+    means = Means.of(sampler, smoothness, progress)
+    scale = float((means.reached * eta_i).mean())
+    bend = means.over(means.l0) + means.over(means.l1) * _ratio(means)
+    return StochasticBound(
+        gap=3.0 * gap / (n**0.25 * scale),
+        start=6.0 / n**0.5 * float(eta_i @ (high * deviation)) / scale,
+        drift=float((eta_i**2 * 2.0 * high / low) @ bend) / (n**0.25 * scale),
+        curvature=float(eta_i**2 @ bend) / (2.0 * n**0.75 * scale),
+        noise=float((2.0 * means.reached * eta_i) @ (high * deviation)) / (n**0.25 * scale),
+    )
+
+
+def _ratio(means: Means) -> FloatArray:
+    """Return E[L0_{i,S} / L1_{i,S}], 0 where a layer has no L1 and its term vanishes."""
+    l0, l1 = means.l0, means.l1
+    open_ = means.member & (means.over(l1) > 0) & (l1 == 0) & (l0 > 0)
+    if open_.any():
+        i = int(open_.any(axis=0).argmax())
+        raise ValueError(
+            f"smoothness must have L1 > 0 for all sets with layer {i} or for none, got both; "
+            "give the zeros a small positive L1"
+        )
+    return means.over(np.divide(l0, l1, out=np.zeros_like(l0), where=l1 > 0))
+
+
+def _steps(horizon: SupportsIndex) -> int:
+    return whole_number("horizon", horizon, remedy="give the number of steps that are planned")
+
+
+def _spread(given: npt.ArrayLike, b: int) -> npt.ArrayLike:
+    return np.full(b, given) if np.ndim(given) == 0 else given
+
+
+def _per_layer(argument: str, given: npt.ArrayLike, b: int) -> FloatArray:
+    values = nonnegative(argument, _spread(given, b), length=b)
+    if not values.all():
+        i = int((values == 0).argmax())
+        raise ValueError(f"{argument} must be above 0, got 0 in layer {i}; every layer must move")
+    return values
