@@ -17,7 +17,7 @@ common stays so.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from dropmuon.planning.active_sets import suffixes
 from dropmuon.samplers import ActiveSet
 from dropmuon.samplers.base import FloatArray
 from dropmuon.theory import Smoothness
+from dropmuon.theory.distributions import members
 from dropmuon.theory.smoothness import covering_pairs
 
 __all__ = [
@@ -36,7 +37,6 @@ __all__ = [
     "floor_of",
     "floored",
     "interval_ends",
-    "membership",
     "positive_smoothness",
     "resampled_generalized",
     "resampled_smooth",
@@ -125,7 +125,7 @@ def positive_smoothness(l0: Table, l1: Table | None) -> Smoothness:
     Larger constants bound as well as the least ones do, so what is raised stays valid.
     """
     sets = list(l0)
-    inside = membership(sets, len(l0[sets[0]]))
+    inside = members(sets, len(l0[sets[0]]))
 
     def raised(table: Table) -> dict[ActiveSet, FloatArray]:
         return dict(zip(sets, floored(np.stack(list(table.values())), inside), strict=True))
@@ -143,14 +143,6 @@ def floor_of(largest: npt.ArrayLike, share: float = FLOOR) -> FloatArray:
     """Return the least constant allowed beside this largest one; 1 where the largest is 0."""
     most = np.asarray(largest, dtype=np.float64)
     return np.where(most > 0, share * most, 1.0)
-
-
-def membership(sets: Sequence[ActiveSet], num_layers: int) -> npt.NDArray[np.bool_]:
-    """Return whether a set holds a layer, with a row per set and a column per layer."""
-    inside = np.zeros((len(sets), num_layers), dtype=np.bool_)
-    for row, active in zip(inside, sets, strict=True):
-        row[list(active)] = True
-    return inside
 
 
 # The line above all points with the least total excess: a linear program with two unknowns
@@ -222,7 +214,7 @@ def _monotone(table: Table) -> dict[ActiveSet, FloatArray]:
     """Raise the constants of each set to those of its subsets (Lemma "smooth_subs")."""
     sets = list(table)
     found = {active: values.copy() for active, values in table.items()}
-    inside = membership(sets, 1 + max(active[-1] for active in sets))
+    inside = members(sets, 1 + max(active[-1] for active in sets))
     pairs = [(sets[small], sets[large]) for small, large in covering_pairs(inside).tolist()]
     for small, large in sorted(pairs, key=lambda pair: len(pair[1])):
         np.maximum(found[large], found[small], out=found[large])

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dropmuon.planning.candidates import positive_constants
-from dropmuon.theory import distribution_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +82,7 @@ def _constants(axes: Any, plan: Plan) -> None:
         label=f"{name} when all layers move",
     )
     if plan.gain_expected:
-        drawn = distribution_of(plan.sampler, b)
+        drawn = plan.sampler.distribution(b)
         tables = [known.constants(0 if is_smooth else 1, s) for s, p in drawn.items() if p > 0]
         label = f"{name} in the sets that are drawn, at most"
         axes.plot(range(b), np.max(tables, axis=0), "^", color="#e6550d", label=label)
