@@ -97,7 +97,7 @@ def test_a_gain_needs_three_points(points: int) -> None:
     assert (found.best.fresh.low, found.best.fresh.high) == (0.0, float("inf"))
     assert not found.gain_expected
     assert found.sampler == samplers.Full()
-    assert f"constants were seen at {points} of the 3 points" in str(found)
+    assert f"smoothness was estimated at {points} of the 3 points" in str(found)
     assert "(unknown)" in str(found)
     assert found.plot().axes
     assert plan_of(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0], points=3).gain_expected
@@ -148,7 +148,7 @@ def test_a_prediction_that_a_floor_decides_is_marked() -> None:
     found = plan_of(full=[2.5, 2.5], alone=[0.0, 0.0])
     assert 20 < found.predicted_speedup < 100
     assert not found.best.fresh.bounded
-    assert "x (not bounded by what was seen) as fast as full Muon" in str(found)
+    assert "x (not bounded by the measurements) as fast as full updates" in str(found)
     assert "count as 1% of the largest" in str(found)
     unused = plan_of(full=[1.0, 3.0, 9.0, 0.0], alone=[0.5, 1.0, 2.0, 0.0])
     progressive = next(o for o in unused.options if o.candidate.family == "progressive, optimal")

@@ -22,11 +22,11 @@ def test_layers_on_adamw_are_named() -> None:
     assert "AdamW" not in str(plan_of(full=[1.0, 3.0], alone=[0.5, 1.0]))
 
 
-def test_conditions_say_what_was_seen() -> None:
+def test_conditions_say_whether_they_hold() -> None:
     flat = plan_of(full=[4.0, 2.0], alone=[4.0, 2.0])
     assert flat.full_update_is_optimal
     assert flat.full_update_is_optimal_generalized is None
-    assert "theory/generalized.py): no L1 was seen" in str(flat)
+    assert "dropmuon.theory.generalized): no L1 was found" in str(flat)
     equal = plan_of(full=[4.0, 4.0 * (1 + 1e-15)], alone=[1.0, 1.0])
     assert equal.full_update_is_optimal
     curved = random_plan(["a", "b"], 0)

@@ -60,7 +60,7 @@ _CHUNK = 2_000_000
 _TIE = 1e-12
 
 
-# What the points say, and what fewer of them would have said
+# Constants of all points and of resamples
 
 
 def resampled_smooth(ratios: Table, num_layers: int, resamples: int, seed: int) -> Resampled:

@@ -180,7 +180,7 @@ def plan(
     whole_number("points", points)
     whole_number("updates_per_batch", updates_per_batch)
     check_regime(regime)
-    tell = on_progress or (lambda what, share: None)
+    tell = on_progress or (lambda stage, share: None)
     end = time.perf_counter() + budget
 
     def left() -> float:
