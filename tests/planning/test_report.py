@@ -40,3 +40,5 @@ def test_operations_stand_beside_times() -> None:
     for cell in ("2 ms, 999 ", "2 ms, 0 ", "4 ms, 1.5k", "4 ms, 2.25M", "1 ms, 4G", "1 ms, 5e+03T"):
         assert cell in text
     assert "2 of 2 cutoffs and 5 rounds" in text
+    assert "smoothness at 4 points:" in text
+    assert "smoothness at 1 point:" in str(plan_of(full=[1.0], alone=[1.0], points=1))

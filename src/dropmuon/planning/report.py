@@ -141,7 +141,7 @@ def _layers(plan: Plan) -> str:
     note = (
         f"Time and operations (of matrix products) by layer, from {_cutoffs(plan)} and "
         f"{plan.costs.rounds} rounds (fit within {plan.costs.fit_error:.0%}), overhead "
-        f"{_milliseconds(seconds.overhead)}; smoothness at {plan.smoothness.points} points:\n"
+        f"{_milliseconds(seconds.overhead)}; smoothness at {_points(plan)}:\n"
     )
     return "\n".join([note + aligned(header, rows), *_caveats(plan)])
 
@@ -211,6 +211,11 @@ def _condition(plan: Plan) -> str:
 def _cutoffs(plan: Plan) -> str:
     times = plan.costs.seconds_by_cutoff
     return f"{int(np.isfinite(times).sum())} of {times.size} cutoffs"
+
+
+def _points(plan: Plan) -> str:
+    count = plan.smoothness.points
+    return f"{count} point" if count == 1 else f"{count} points"
 
 
 def _milliseconds(seconds: float) -> str:
