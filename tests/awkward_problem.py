@@ -28,7 +28,7 @@ def state_of(model: nn.Module) -> list[object]:
     ]
 
 
-def awkward() -> nn.Module:
+def awkward() -> nn.Sequential:
     """Batch norm, dropout, a frozen layer, a gradient that is waiting, a module in eval mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

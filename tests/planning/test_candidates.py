@@ -60,6 +60,7 @@ def test_windows_that_are_never_drawn_are_no_obstacle():
     }
     plan = recommend(costs_of(layers), estimate_of(layers, ratios, np.ones((4, 4))), 2)
     found = next(o.candidate for o in plan.options if o.candidate.family == "windows of 2, optimal")
+    assert isinstance(found.sampler, samplers.Submodel)
     np.testing.assert_allclose(found.sampler.probabilities(3, 0.0), [0.8, 0.0, 0.2], atol=1e-9)
     found.sampler.check(4)
 
@@ -94,6 +95,7 @@ def test_layers_of_one_position_that_hardly_interact_are_best_moved_together():
     made = costs_of(layers)
     plan = recommend(type(made)(**{**vars(made), "seconds": costs}), estimate, 2)
     assert plan.best.candidate.family == "same position in all blocks, optimal"
+    assert isinstance(plan.sampler, samplers.Partition)
     assert plan.sampler.blocks == ((0, 2, 4), (1, 3, 5))
     assert plan.predicted_speedup == pytest.approx(9.0 * 1.6 / (2 * 1.3))
 

@@ -36,4 +36,4 @@ def test_the_figure_shows_the_constants_of_the_sets_that_are_drawn() -> None:
     found = plan_of(full=[4.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0])
     assert found.best.candidate.family == "blocks of 1, optimal"
     drawn = found.plot().axes[1].lines[-1]
-    np.testing.assert_allclose(drawn.get_ydata(), [0.5, 1.0, 2.0])
+    np.testing.assert_allclose(np.asarray(drawn.get_ydata()), [0.5, 1.0, 2.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ class Ticking:
         return self.now
 
 
-def mlp() -> nn.Module:
+def mlp() -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in pairwise(WIDTHS)))
@@ -126,7 +127,8 @@ def test_operations_of_linear_layers_are_those_of_their_products():
 
 @pytest.mark.parametrize("cutoff", range(4))
 def test_operations_by_cutoff_are_those_of_the_counter(cutoff):
-    model = awkward().requires_grad_(True)
+    model = awkward()
+    model.requires_grad_(True)
     problem = Problem(model, noisy_loss, batches())
     measured = measure_costs(problem, {"policy": "sign"}, 1.0, clock=Ticking(0.01))
     for stage in [stage for stage in model if list(stage.parameters())][:cutoff]:
@@ -138,7 +140,8 @@ def test_operations_by_cutoff_are_those_of_the_counter(cutoff):
 
 def test_operations_of_an_update_are_those_of_its_orthogonaliser():
     measured = measure_costs(mlp_problem(), {}, 1.0, clock=Ticking(0.01))
-    for layer, count in zip(mlp(), measured.operations.sharp, strict=True):
+    layers: list[Any] = list(mlp())
+    for layer, count in zip(layers, measured.operations.sharp, strict=True):
         with FlopCounterMode(display=False) as counter:
             norms.Spectral().direction(torch.randn_like(layer.weight))
         assert count == counter.get_total_flops() > 0

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dropmuon import DropMuon, plan, samplers
-from dropmuon.planning import Option, Plan
+from dropmuon import DropMuon, samplers
+from dropmuon.planning import Option, Plan, plan
 from dropmuon.planning.candidates import candidates
 from dropmuon.planning.planner import recommend
 from dropmuon.planning.predictions import Prediction

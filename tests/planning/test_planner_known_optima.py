@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,23 +14,26 @@ from dropmuon import samplers
 from dropmuon.planning import Plan, Problem, estimate_smoothness
 from dropmuon.planning.active_sets import planned_sets
 from dropmuon.planning.planner import recommend
-from dropmuon.theory import StepCosts
+from dropmuon.theory import Regime, StepCosts
 from tests.planning.synthetic_plans import costs_of, speedups
 
 
 class Sum(nn.Module):
     """A sum of functions of one vector each: a layer's constants are the same in every set."""
 
-    def __init__(self, parts: list[Callable[[Tensor], Tensor]], start: float) -> None:
+    def __init__(self, parts: Sequence[Callable[..., Tensor]], start: float) -> None:
         super().__init__()
         self.parts = parts
         self.layers = nn.ParameterList(torch.full((2,), start).double() for _ in parts)
 
     def forward(self) -> Tensor:
-        return sum(f(x) for f, x in zip(self.parts, self.layers, strict=True))
+        values = [f(x) for f, x in zip(self.parts, self.layers, strict=True)]
+        return torch.stack(values).sum()
 
 
-def planned(parts: list[Callable[[Tensor], Tensor]], costs: StepCosts, regime: str, start: float):
+def planned(
+    parts: Sequence[Callable[..., Tensor]], costs: StepCosts, regime: Regime, start: float
+) -> Plan:
     problem = Problem(Sum(parts, start), lambda model, _: model(), [None])
     settings = {"lr": 0.1, "policy": "euclidean", "by": lambda name, parameter: name}
     names = [f"layers.{i}" for i in range(len(parts))]

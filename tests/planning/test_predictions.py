@@ -13,6 +13,7 @@ from dropmuon import samplers, theory
 from dropmuon.planning.candidates import Candidate, positive_constants
 from dropmuon.planning.measured_costs import fit_seconds
 from dropmuon.planning.predictions import Predictor
+from dropmuon.samplers.base import ActiveSet, FloatArray
 from tests.planning.synthetic_plans import (
     Draw,
     costs_of,
@@ -68,8 +69,9 @@ def test_intervals_of_predictions_hold_the_true_gain_more_often(draw: Draw, poin
     for trial in range(TRIALS // 2):
         seen = full * draw(rng, (points, 3))
         single = np.minimum(alone * draw(rng, (points, 3)), seen)
-        ratios = {(i,): np.where(np.arange(3) == i, single, np.nan) for i in range(3)}
-        estimate = estimate_of(("a", "b", "c"), {(0, 1, 2): seen, **ratios}, np.ones((points, 3)))
+        ratios: dict[ActiveSet, FloatArray] = {(0, 1, 2): seen}
+        ratios |= {(i,): np.where(np.arange(3) == i, single, np.nan) for i in range(3)}
+        estimate = estimate_of(("a", "b", "c"), ratios, np.ones((points, 3)))
         found = Predictor(estimate, costs, "smooth", trial).predict(one)
         hits += found.low <= truth <= found.high
         chosen = rng.integers(0, points, (100, points))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from dropmuon import DropMuon
 from dropmuon.planning.problem import Problem
@@ -65,7 +67,8 @@ def test_batches_are_taken_once_and_cycled():
 
 
 def test_drawing_batches_leaves_the_generators_as_they_were():
-    data = torch.utils.data.DataLoader(torch.randn(16, 5), batch_size=4, shuffle=True)
+    rows: Any = torch.randn(16, 5)
+    data = DataLoader(rows, batch_size=4, shuffle=True)
     model = awkward()
     before = state_of(model)
     Problem(model, noisy_loss, data)
@@ -74,9 +77,8 @@ def test_drawing_batches_leaves_the_generators_as_they_were():
 
 def test_a_loader_keeps_the_state_of_its_own_generator():
     generator = torch.Generator().manual_seed(3)
-    data = torch.utils.data.DataLoader(
-        torch.randn(16, 5), batch_size=4, shuffle=True, generator=generator
-    )
+    rows: Any = torch.randn(16, 5)
+    data = DataLoader(rows, batch_size=4, shuffle=True, generator=generator)
     before = generator.get_state()
     Problem(awkward(), noisy_loss, data)
     assert torch.equal(generator.get_state(), before)
@@ -101,7 +103,7 @@ class Hoarder(nn.Module):
         super().__init__()
         self.layer = nn.Linear(5, 3)
         self.losses: list[float] = [0.5]
-        self.nested = {"deep": [{"count": torch.zeros(2)}], "pair": ([1],)}
+        self.nested: dict[str, Any] = {"deep": [{"count": torch.zeros(2)}], "pair": ([1],)}
         self.mean = torch.ones(3)
         self.recent = deque([1, 2], maxlen=2)
         self.generator = torch.Generator().manual_seed(5)
@@ -197,10 +199,10 @@ def test_bad_input_is_named_and_changes_nothing(loss, data, error, words):
 
 def test_a_model_and_settings_must_be_what_they_are_said_to_be():
     with pytest.raises(ValueError, match=r"model must be an nn.Module, got a str"):
-        Problem("model", noisy_loss, [0])
+        Problem("model", noisy_loss, [0])  # type: ignore[arg-type]
     problem = Problem(awkward(), noisy_loss, batches())
     with (
         pytest.raises(ValueError, match="optimizer_settings must be a dict, got a float"),
-        problem.prepared(0.1),
+        problem.prepared(0.1),  # type: ignore[arg-type]
     ):
         pass
