@@ -1,4 +1,4 @@
-"""`dropmuon plan` prints a plan, or one clear line with exit code 2."""
+"""`dropmuon plan`: a plan, or one clear line and exit code 2."""
 
 from __future__ import annotations
 
