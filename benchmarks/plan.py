@@ -1,27 +1,32 @@
-"""Is the planner honest? Plan for three models, train with the plan, and compare.
+"""Compare plans with training: predicted and measured cost of a step, predicted and measured gain.
 
-    python benchmarks/plan.py [--budget 30] [--steps 60]
+    python benchmarks/plan.py [--budget 30] [--steps 60] [--output benchmarks/plan.txt]
 
-For each model: the predicted cost of a step relative to full updates, and what it was; and the
-predicted gain in time, beside the time that training took to reach the loss that full updates have
-after so many steps. Methods take turns, step by step, on the same batches from the same weights,
-and all go on for three times as many steps, so that cheaper ones may take more.
+For three models: make a plan; then train with full updates, with uniform cutoffs and with the
+planned sampler. The methods take turns, step by step, on the same batches and from the same
+weights. Reported are the predicted and the measured cost of a step relative to full updates, and
+the time to the loss that full updates have after the given number of steps. Every method may take
+three times as many steps. The raw output, with the command and the machine at its top, is also
+written to the file given as output.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import platform
+import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dropmuon import DropMuon, plan
+from dropmuon import DropMuon, __version__, plan
 from dropmuon.planning import Plan
 from dropmuon.samplers import Full, Progressive, Sampler
 from dropmuon.theory import expected_cost
@@ -33,12 +38,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--budget", type=float, default=30.0)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--output", type=Path, help="also write the raw output to this file")
     options = parser.parse_args()
+    lines: list[str] = []
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+        lines.append(text)
+
+    say(f"$ python {' '.join(sys.argv)}\n{environment()}")
     for title, model, batches, settings in (cnn(), transformer(), mlp()):
         data = [batches(k) for k in range(3 * options.steps)]
         found = plan(model, loss, data[:8], budget=options.budget, **settings)
-        print(f"\n== {title}\n{found}\n")
-        compare(found, model, data, settings, options.steps)
+        say(f"\n== {title}\n{found}\n")
+        compare(found, model, data, settings, options.steps, say)
+    if options.output is not None:
+        options.output.write_text("\n".join(lines) + "\n")
+
+
+def environment() -> str:
+    return (
+        f"dropmuon {__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads, "
+        f"{platform.machine()}"
+    )
 
 
 def compare(
@@ -47,6 +69,7 @@ def compare(
     data: list[tuple[Tensor, Tensor]],
     settings: dict[str, Any],
     steps: int,
+    say: Callable[[str], None],
 ) -> None:
     samplers: dict[str, Sampler] = {"full": Full(), "uniform": Progressive(), "plan": found.sampler}
     runs = {name: Run(model, sampler, settings) for name, sampler in samplers.items()}
@@ -55,7 +78,7 @@ def compare(
             run.step(data[k])
     fresh, b = found.costs.seconds.fresh(), len(found.costs.layers)
     target = runs["full"].smoothed()[steps - 1]
-    print(f"time to the loss of full updates after {steps} steps ({target:.3f}), cost of a step:")
+    say(f"time to the loss of full updates after {steps} steps ({target:.3f}), cost of a step:")
     for name, run in runs.items():
         predicted = expected_cost(samplers[name], fresh) / expected_cost(Full(), fresh)
         sets = [found.costs.predict(active) for active in run.sets[1:]]
@@ -63,7 +86,7 @@ def compare(
         measured = run.mean() / runs["full"].mean()
         reached, whole = run.time_to(target), runs["full"].time_to(target)
         sooner = "not reached" if reached is None or whole is None else f"{whole / reached:.2f}x"
-        print(
+        say(
             f"  {name:8} {sooner:>11} as fast;  expected {predicted:.2f} of full, for the sets "
             f"drawn {drawn:.2f}, measured {measured:.2f} ({measured / drawn - 1:+.0%})"
         )
@@ -74,7 +97,7 @@ def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class Run:
-    """One sampler on its own copy of the model."""
+    """A training run of one sampler on its own copy of the model."""
 
     def __init__(self, model: nn.Module, sampler: Sampler, settings: dict[str, Any]) -> None:
         self.model = copy.deepcopy(model)
@@ -114,7 +137,7 @@ def prototypes(classes: int, *shape: int) -> Tensor:
 
 
 def noisy(centres: Tensor, count: int, noise: float) -> Batches:
-    """Batches of noisy class prototypes: learnable, and made on the spot."""
+    """Return a function that makes batches of noisy class prototypes, which can be learned."""
 
     def batch(k: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(100 + k)

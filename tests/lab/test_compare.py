@@ -312,7 +312,7 @@ def test_the_planners_answer_is_made_once_and_kept(tmp_path: Path) -> None:
     run = compare(config, tmp_path / "run", resume=True)
     assert (run.path / "plan.json").read_text() == plan
     assert (
-        "full Muon" in (run.path / "plan.txt").read_text()
+        "full updates" in (run.path / "plan.txt").read_text()
         or "No gain" in (run.path / "plan.txt").read_text()
     )
 

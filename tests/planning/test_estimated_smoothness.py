@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from snapshots import awkward, batches, noisy_loss, state_of
 from torch import Tensor, nn
 
+from dropmuon.planning.estimated_smoothness import SmoothnessEstimate, estimate_smoothness
 from dropmuon.planning.problem import Problem
-from dropmuon.planning.smoothness import SmoothnessEstimate, estimate_smoothness
 from dropmuon.step.rules import Sharp
+from tests.awkward_problem import awkward, batches, noisy_loss, state_of
 
 
 class Function(nn.Module):
@@ -231,14 +231,14 @@ def test_the_same_seed_gives_the_same_estimate():
         np.testing.assert_array_equal(one.intervals.l1[active], two.intervals.l1[active])
 
 
-def test_estimating_leaves_model_and_generators_to_the_bit():
+def test_estimating_leaves_model_and_generators_bit_for_bit():
     made = problem()
     before = state_of(made.model)
     estimate_smoothness(made, {"lr": 0.5}, points=2)
     assert state_of(made.model) == before
 
 
-def test_an_exception_in_the_loss_leaves_model_and_generators_to_the_bit():
+def test_an_exception_in_the_loss_leaves_model_and_generators_bit_for_bit():
     calls = iter(range(100))
 
     def loss(model, batch):

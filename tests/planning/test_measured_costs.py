@@ -1,24 +1,25 @@
-"""Costs: fitted to timings that are given, counted on models whose operations are known."""
+"""Costs are fitted to given timings, and counted on models whose operations are known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from snapshots import awkward, batches, noisy_loss, state_of
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import norms
-from dropmuon.planning.costs import fit_seconds, measure_costs
+from dropmuon.planning.measured_costs import fit_seconds, measure_costs
 from dropmuon.planning.problem import Problem
 from dropmuon.planning.timing import Timings
 from dropmuon.theory.costs import StepCosts, cost_of_set
+from tests.awkward_problem import awkward, batches, noisy_loss, state_of
+from tests.planning.synthetic_plans import flat_operations, timings_of
 
 WIDTHS = [6, 8, 10, 4]
 BATCH = 16
@@ -35,7 +36,7 @@ class Ticking:
         return self.now
 
 
-def mlp() -> nn.Module:
+def mlp() -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in pairwise(WIDTHS)))
@@ -47,25 +48,6 @@ def square(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 def mlp_problem() -> Problem:
     return Problem(mlp(), square, [torch.ones(BATCH, WIDTHS[0])])
-
-
-def timings_of(
-    costs: StepCosts, rounds: int, noise: Callable[[], float], cutoffs: list[int] | None = None
-) -> Timings:
-    """What a bench would see if the additive model held."""
-    b, timings = costs.num_layers, Timings()
-    for _ in range(rounds):
-        for s in range(b) if cutoffs is None else cutoffs:
-            timings.forward[s].append(float(costs.forward.sum()) + noise())
-            timings.backward[s].append(float(costs.backward[s:].sum()) + noise())
-            timings.update[s].append(costs.overhead + float(costs.sharp[s:].sum()) + noise())
-        for j in range(b):
-            timings.alone[j].append(costs.overhead + float(costs.sharp[j]) + noise())
-    return timings
-
-
-def flat_operations(b: int) -> StepCosts:
-    return StepCosts(0.0, np.ones(b), np.ones(b), np.ones(b))
 
 
 TRUE = StepCosts(0.2, [1.0, 2.0, 0.5, 0.1], [2.0, 3.0, 1.0, 0.3], [0.4, 4.0, 0.0, 0.2])
@@ -145,7 +127,8 @@ def test_operations_of_linear_layers_are_those_of_their_products():
 
 @pytest.mark.parametrize("cutoff", range(4))
 def test_operations_by_cutoff_are_those_of_the_counter(cutoff):
-    model = awkward().requires_grad_(True)
+    model = awkward()
+    model.requires_grad_(True)
     problem = Problem(model, noisy_loss, batches())
     measured = measure_costs(problem, {"policy": "sign"}, 1.0, clock=Ticking(0.01))
     for stage in [stage for stage in model if list(stage.parameters())][:cutoff]:
@@ -157,7 +140,8 @@ def test_operations_by_cutoff_are_those_of_the_counter(cutoff):
 
 def test_operations_of_an_update_are_those_of_its_orthogonaliser():
     measured = measure_costs(mlp_problem(), {}, 1.0, clock=Ticking(0.01))
-    for layer, count in zip(mlp(), measured.operations.sharp, strict=True):
+    layers: list[Any] = list(mlp())
+    for layer, count in zip(layers, measured.operations.sharp, strict=True):
         with FlopCounterMode(display=False) as counter:
             norms.Spectral().unit_direction(torch.randn_like(layer.weight))
         assert count == counter.get_total_flops() > 0
@@ -234,7 +218,7 @@ def test_a_model_of_one_layer_has_costs():
     assert measured.predict([0]) == pytest.approx(0.03, rel=0.02)
 
 
-def test_measuring_leaves_model_and_generators_to_the_bit():
+def test_measuring_leaves_model_and_generators_bit_for_bit():
     model = awkward()
     problem = Problem(model, noisy_loss, batches())
     before = state_of(model)
@@ -242,7 +226,7 @@ def test_measuring_leaves_model_and_generators_to_the_bit():
     assert state_of(model) == before
 
 
-def test_an_exception_in_the_loss_leaves_model_and_generators_to_the_bit():
+def test_an_exception_in_the_loss_leaves_model_and_generators_bit_for_bit():
     calls = iter(range(100))
 
     def loss(model, batch):

@@ -1,4 +1,4 @@
-"""A plan on disk: read as it was written, or refused in one sentence."""
+"""Saved plans are read as they were written, or refused in one line."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import made_up, random_plan
 
 from dropmuon.planning import Plan
+from tests.planning.synthetic_plans import plan_of, random_plan
 
 
 @pytest.mark.parametrize("regime", ["smooth", "1/eps", "1/eps^2"])
@@ -23,14 +23,15 @@ def test_a_loaded_plan_prints_and_predicts_the_same(tmp_path: Path, regime: Any)
     assert (loaded.regime, loaded.seed) == (regime, 7)
 
 
-def test_a_plan_of_the_first_format_is_read_as_smooth(tmp_path: Path) -> None:
-    found = made_up(full=[1.0, 3.0], alone=[0.5, 1.0])
-    found.save(tmp_path / "plan.json")
-    content = json.loads((tmp_path / "plan.json").read_text())
-    content["format"] = 1
-    del content["seed"], content["regime"], content["smoothness"]["adamw"]
-    (tmp_path / "plan.json").write_text(json.dumps(content))
-    assert str(Plan.load(tmp_path / "plan.json")) == str(found)
+@pytest.mark.parametrize("given", [0, 1, 2, 4, 3.5, "3", True, None])
+def test_a_plan_of_another_format_is_refused_in_one_line(tmp_path: Path, given: Any) -> None:
+    path = spoiled(tmp_path / "plan.json", lambda content: content.update(format=given))
+    with pytest.raises(
+        ValueError, match=r"plan.json cannot be read as a plan: its format"
+    ) as found:
+        Plan.load(path)
+    assert f"its format is {given!r}, and this version of dropmuon reads" in str(found.value)
+    assert "\n" not in str(found.value)
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"format": 1}', '{"format": 99}', "[1]"])
@@ -42,7 +43,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, content: str) -> None
 
 
 def test_a_plan_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    found = made_up(full=[1.0, 3.0], alone=[0.5, 1.0])
+    found = plan_of(full=[1.0, 3.0], alone=[0.5, 1.0])
     path = tmp_path / "plan.json"
     found.save(path)
     old = path.read_text()
@@ -55,7 +56,7 @@ def test_a_plan_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
 
 
 def spoiled(path: Path, spoil: Callable[[Any], object]) -> Path:
-    made_up(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0]).save(path)
+    plan_of(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0]).save(path)
     content = json.loads(path.read_text())
     spoil(content)
     path.write_text(json.dumps(content))
@@ -63,9 +64,7 @@ def spoiled(path: Path, spoil: Callable[[Any], object]) -> Path:
 
 
 DAMAGE: dict[str, Callable[[Any], object]] = {
-    "format below": lambda c: c.update(format=0),
-    "format of a fraction": lambda c: c.update(format=1.5),
-    "format as text": lambda c: c.update(format="3"),
+    "no format": lambda c: c.pop("format"),
     "layers as text": lambda c: c.update(layers="abc"),
     "layers missing": lambda c: c.update(layers=["a"]),
     "updates": lambda c: c.update(updates_per_batch=0),
@@ -91,7 +90,13 @@ DAMAGE: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("spoil", DAMAGE.values(), ids=DAMAGE.keys())
 def test_a_damaged_plan_is_refused_in_one_way(tmp_path: Path, spoil: Any) -> None:
     path = spoiled(tmp_path / "plan.json", spoil)
-    with pytest.raises(ValueError, match=r"plan.json is not a plan that was saved by dropmuon: \w"):
+    with pytest.raises(ValueError, match=r"plan.json cannot be read as a plan: \w"):
+        Plan.load(path)
+
+
+def test_a_missing_entry_is_named(tmp_path: Path) -> None:
+    path = spoiled(tmp_path / "plan.json", lambda content: content["costs"].pop("resampled"))
+    with pytest.raises(ValueError, match=r"plan.json cannot be read as a plan: resampled is miss"):
         Plan.load(path)
 
 
@@ -99,5 +104,5 @@ def test_a_damaged_plan_is_refused_in_one_way(tmp_path: Path, spoil: Any) -> Non
 def test_a_file_that_is_no_json_is_refused_in_the_same_way(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="is not a plan"):
+    with pytest.raises(ValueError, match="cannot be read as a plan"):
         Plan.load(path)

@@ -1,4 +1,4 @@
-"""`dropmuon plan package.module:factory`: say whether and how it pays on a model."""
+"""`dropmuon plan package.module:factory`: recommend a sampler for a model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from dropmuon.cli.extras import Commands, needed
 
 __all__ = ["add"]
 
-_PICTURES = (".png", ".svg", ".pdf")
-_WIDTH = 30
+_FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
+_BAR_WIDTH = 30
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser("plan", help="say whether and how it pays on your model")
+    parser = commands.add_parser(
+        "plan", help="recommend a sampler for your model, with its predicted speed-up"
+    )
     parser.add_argument(
         "factory", help="package.module:function that returns (model, loss, batches)"
     )
@@ -30,22 +32,24 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--regime", default="smooth", help="the case of theory: smooth, 1/eps or 1/eps^2"
     )
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds to spend, about")
+    parser.add_argument(
+        "--budget", type=float, default=60.0, help="approximate time to spend, in seconds"
+    )
     parser.add_argument("--updates-per-batch", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="write the plan to this file (JSON)")
-    parser.add_argument("--figure", type=Path, help="write the figure to this file (PNG, SVG, PDF)")
+    parser.add_argument("--out", type=Path, help="write the plan to this JSON file")
+    parser.add_argument("--figure", type=Path, help="write a figure to this PNG, SVG or PDF file")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     planning = needed("dropmuon.planning", "plan")
     for argument in ("out", "figure"):
-        _check_place(argument, getattr(options, argument))
+        _check_writable(argument, getattr(options, argument))
     made = _made(options.factory)
     bar = _Bar(sys.stderr) if sys.stderr.isatty() else None
     try:
-        with _blaming(options.factory, let_through=ValueError):
+        with _naming(options.factory, let_through=ValueError):
             found = planning.plan(
                 *made,
                 lr=options.lr,
@@ -68,14 +72,14 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_place(argument: str, path: Path | None) -> None:
-    """Say before the work begins that its result could not be written."""
+def _check_writable(argument: str, path: Path | None) -> None:
+    """Raise ValueError before the work begins if its result could not be written."""
     if path is None:
         return
     if not path.absolute().parent.is_dir():
         raise ValueError(f"--{argument} {path} cannot be written: its directory does not exist")
-    if argument == "figure" and path.suffix.lower() not in _PICTURES:
-        raise ValueError(f"--figure must end in {', '.join(_PICTURES)}, got {path}")
+    if argument == "figure" and path.suffix.lower() not in _FIGURE_SUFFIXES:
+        raise ValueError(f"--figure must end in {', '.join(_FIGURE_SUFFIXES)}, got {path}")
 
 
 def _made(factory: str) -> tuple[Any, Any, Any]:
@@ -84,7 +88,7 @@ def _made(factory: str) -> tuple[Any, Any, Any]:
     if not (module_name and colon and name) or module_name.startswith("."):
         raise ValueError(f"factory must be written package.module:function, got {factory!r}")
     sys.path.insert(0, str(Path.cwd()))
-    with _blaming(factory):
+    with _naming(factory):
         found: Any = importlib.import_module(module_name)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -92,7 +96,7 @@ def _made(factory: str) -> tuple[Any, Any, Any]:
         found = getattr(found, part)
     if not callable(found):
         raise ValueError(f"factory {factory!r} must be a function, got {type(found).__name__}")
-    with _blaming(factory):
+    with _naming(factory):
         made = found()
     if not isinstance(made, tuple) or len(made) != 3:
         size = f" of {len(made)}" if isinstance(made, tuple) else ""
@@ -104,8 +108,8 @@ def _made(factory: str) -> tuple[Any, Any, Any]:
 
 
 @contextmanager
-def _blaming(factory: str, let_through: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """Whatever a user's own code raises becomes one sentence that names where it comes from."""
+def _naming(factory: str, let_through: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Turn what the user's own code raises into one line that names the factory."""
     try:
         yield
     except let_through:
@@ -116,23 +120,23 @@ def _blaming(factory: str, let_through: type[Exception] | tuple[()] = ()) -> Ite
 
 
 class _Bar:
-    """A bar of what is being done, redrawn in place."""
+    """A progress bar of the current stage, redrawn in place."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._what = stream, ""
+        self._stream, self._stage = stream, ""
 
-    def __call__(self, what: str, share: float) -> None:
-        """Show the share that is done of it."""
-        if what != self._what:
+    def __call__(self, stage: str, share: float) -> None:
+        """Show the share of the stage that is done."""
+        if stage != self._stage:
             self.close()
-            self._what = what
-        filled = round(_WIDTH * share)
-        bar = "#" * filled + "." * (_WIDTH - filled)
-        self._stream.write(f"\r{what:24} [{bar}] {share:4.0%}")
+            self._stage = stage
+        filled = round(_BAR_WIDTH * share)
+        bar = "#" * filled + "." * (_BAR_WIDTH - filled)
+        self._stream.write(f"\r{stage:24} [{bar}] {share:4.0%}")
         self._stream.flush()
 
     def close(self) -> None:
-        """End the line, if one was begun."""
-        if self._what:
+        """End the line, if there is one."""
+        if self._stage:
             self._stream.write("\n")
-            self._what = ""
+            self._stage = ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +9,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
+
+from dropmuon.model.isolation import untouched
 
 __all__ = ["Uses", "first_uses"]
 
@@ -41,9 +41,9 @@ def first_uses(model: nn.Module, example: Any) -> Uses:
         uses.modules.setdefault(id(module), watch.tick())
 
     handles = [module.register_forward_pre_hook(note) for module in model.modules()]
-    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     try:
-        with torch.random.fork_rng(devices), _untouched(model), torch.no_grad(), watch:
+        with untouched(model, parameters=False), torch.no_grad(), watch:
+            model.eval()
             _call(model, example)
     except Exception as error:
         raise ValueError(
@@ -72,26 +72,6 @@ class _Watch(TorchDispatchMode):
             if id(value) in self._wanted:
                 self._uses.parameters.setdefault(id(value), self.tick())
         return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; modes and buffers as they were after."""
-    was_training = [module for module in model.modules() if module.training]
-    buffers = [(module, dict(module._buffers)) for module in model.modules()]
-    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in was_training:
-            module.training = True
-        for module, own in buffers:
-            module._buffers.clear()
-            module._buffers.update(own)
-        for buffer, value in values:
-            if not torch.equal(buffer, value):
-                buffer.copy_(value)
 
 
 def _call(model: nn.Module, example: Any) -> None:

@@ -1,11 +1,11 @@
-"""What for my model: measure costs and smoothness, choose a sampler, predict the gain."""
+"""The planner: measure costs, estimate smoothness, choose a sampler, predict the speed-up."""
 
 from __future__ import annotations
 
-from dropmuon.planning.costs import MeasuredCosts, measure_costs
+from dropmuon.planning.estimated_smoothness import SmoothnessEstimate, estimate_smoothness
+from dropmuon.planning.measured_costs import MeasuredCosts, measure_costs
 from dropmuon.planning.planner import Option, Plan, plan
 from dropmuon.planning.problem import Problem
-from dropmuon.planning.smoothness import SmoothnessEstimate, estimate_smoothness
 
 __all__ = [
     "MeasuredCosts",

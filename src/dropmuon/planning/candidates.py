@@ -1,4 +1,4 @@
-"""Samplers worth considering for a model, each family at its best probabilities."""
+"""The samplers to compare for a model: each family with its best probabilities."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from dropmuon import theory
-from dropmuon.planning.constants import positive
-from dropmuon.planning.sets import block_sizes, nice_sizes, position_blocks, windows
-from dropmuon.planning.smoothness import SmoothnessEstimate
+from dropmuon.planning.active_sets import block_sizes, nice_sizes, position_blocks, windows
+from dropmuon.planning.constants import positive_smoothness
+from dropmuon.planning.estimated_smoothness import SmoothnessEstimate
 from dropmuon.samplers import Full, Nice, Partition, Progressive, Sampler, Submodel, uniform
 from dropmuon.theory import Regime
 
-__all__ = ["Candidate", "candidates", "regime_seen", "usable"]
+__all__ = ["Candidate", "applicable_regime", "candidates", "positive_constants"]
 
-_SEEN = 0.01
-"""L1 shows where, at the largest gradient, it makes so much of the largest ratio."""
+_SHOWS = 0.01
+"""L1 shows if, at the largest gradient, its term is this share of the largest ratio."""
 
 _NEGLIGIBLE = 1e-12
-"""Probabilities below this are rounding of the linear program."""
+"""Probabilities below this are rounding errors of the linear program."""
 
 _FEW_LAYERS = 24
-"""Up to so many layers, the search in the 1/eps^2 regime also starts from random points."""
+"""Up to this many layers, the search in the 1/eps^2 regime also starts from random points."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A sampler and the family that it is the best of.
+    """The best sampler of a family.
 
-    `gap` is the share of its cost that no bound accounts for: 0 where the optimum is certain.
+    `gap` is the share of its cost by which a better one could be cheaper: 0 where it is proven
+    optimal.
     """
 
     family: str
@@ -39,30 +40,30 @@ class Candidate:
     gap: float = 0.0
 
 
-def regime_seen(estimate: SmoothnessEstimate, regime: Regime) -> Regime:
-    """The regime to plan in: the given one, or "smooth" where no layer shows any L1."""
+def applicable_regime(estimate: SmoothnessEstimate, regime: Regime) -> Regime:
+    """Return the given regime, or "smooth" if no layer shows any L1."""
     b = len(estimate.layers)
     everything = tuple(range(b))
     part = estimate.generalized.constants(1, everything) * estimate.duals.max(axis=0)
-    shows = part > _SEEN * estimate.smooth.constants(0, everything)
+    shows = part > _SHOWS * estimate.smooth.constants(0, everything)
     return regime if shows.any() else "smooth"
 
 
-def usable(estimate: SmoothnessEstimate, regime: Regime) -> theory.Smoothness:
-    """The constants of a regime for all known sets, made positive."""
+def positive_constants(estimate: SmoothnessEstimate, regime: Regime) -> theory.Smoothness:
+    """Return the constants of a regime for all known sets, made positive."""
     found = estimate.smooth if regime == "smooth" else estimate.generalized
     l0, l1 = ({s: found.constants(alpha, s) for s in found.sets} for alpha in (0, 1))
-    return positive(l0, None if regime == "smooth" else l1)
+    return positive_smoothness(l0, None if regime == "smooth" else l1)
 
 
 def candidates(
     estimate: SmoothnessEstimate, costs: theory.Costs, regime: Regime = "smooth"
 ) -> list[Candidate]:
-    """Full updates, and every family whose sets are all measured, at its best in this regime."""
+    """Return full updates and the best sampler of every family whose sets were all measured."""
     found = [Candidate("full updates", Full())]
     if costs.num_layers == 1:
         return found
-    smoothness = usable(estimate, regime)
+    smoothness = positive_constants(estimate, regime)
     return [
         *found,
         *_progressive(smoothness, costs, regime),
@@ -99,7 +100,7 @@ def _partitions(
     named = {
         f"blocks of {tau}, optimal": theory.contiguous_blocks(b, tau) for tau in block_sizes(b)
     }
-    named["same place in all blocks, optimal"] = position_blocks(estimate.layers)
+    named["same position in all blocks, optimal"] = position_blocks(estimate.layers)
     for name, blocks in named.items():
         if blocks and _measured(blocks, estimate):
             best = theory.optimal_partition(blocks, smoothness, costs, regime)

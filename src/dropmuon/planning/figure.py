@@ -1,4 +1,4 @@
-"""A plan as a figure: costs, constants and probabilities by layer."""
+"""The figure of a plan: costs, constants and probabilities by layer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dropmuon.planning.candidates import usable
-from dropmuon.theory import distribution_of
+from dropmuon.planning.candidates import positive_constants
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +21,7 @@ _FORWARD, _BACKWARD, _UPDATE, _RANGE = "#9ecae1", "#4292c6", "#fdae6b", "#888888
 
 
 def draw(plan: Plan, path: str | Path | None = None) -> Figure:
-    """Draw the three panels, one above the other, over the layers."""
+    """Draw the three panels, one above the other, over the layers; save them if given a path."""
     try:
         module = importlib.import_module("matplotlib.figure")
     except ModuleNotFoundError as error:
@@ -63,11 +62,11 @@ def _costs(axes: Any, plan: Plan) -> None:
 
 
 def _constants(axes: Any, plan: Plan) -> None:
-    """Those that the plan compares by: of the full set, and of the sets that its sampler draws."""
+    """Draw the constants that the plan uses: of the full set, and of the sets that are drawn."""
     estimate, b = plan.smoothness, len(plan.costs.layers)
     is_smooth, everything = plan.applied_regime == "smooth", tuple(range(b))
     name = "L" if is_smooth else "L1"
-    known = usable(estimate, plan.applied_regime)
+    known = positive_constants(estimate, plan.applied_regime)
     ends = (estimate.intervals.smooth if is_smooth else estimate.intervals.l1)[everything]
     full = known.constants(0 if is_smooth else 1, everything)
     spread = np.stack([full - ends[:, 0], ends[:, 1] - full]).clip(min=0)
@@ -83,7 +82,7 @@ def _constants(axes: Any, plan: Plan) -> None:
         label=f"{name} when all layers move",
     )
     if plan.gain_expected:
-        drawn = distribution_of(plan.sampler, b)
+        drawn = plan.sampler.distribution(b)
         tables = [known.constants(0 if is_smooth else 1, s) for s, p in drawn.items() if p > 0]
         label = f"{name} in the sets that are drawn, at most"
         axes.plot(range(b), np.max(tables, axis=0), "^", color="#e6550d", label=label)
@@ -94,7 +93,7 @@ def _constants(axes: Any, plan: Plan) -> None:
 
 
 def _logarithmic(axes: Any) -> None:
-    """A logarithmic axis that has labels also within one decade."""
+    """Make the axis logarithmic, with labels even within one decade."""
     ticker = importlib.import_module("matplotlib.ticker")
     axes.set_yscale("log")
     low, high = axes.get_ylim()

@@ -1,4 +1,4 @@
-"""One point of a run: the gradient there, and how it changes along the method's steps."""
+"""One point of a run: the gradient there, and its change along the method's steps."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from dropmuon import norms
+from dropmuon.model.isolation import Generators
 from dropmuon.model.roster import Member
 from dropmuon.optimizer import DropMuon
-from dropmuon.planning.isolation import Generators
-from dropmuon.planning.problem import Problem, activate
+from dropmuon.planning.problem import Problem
 from dropmuon.samplers import ActiveSet
 from dropmuon.samplers.base import FloatArray
 
@@ -21,10 +21,10 @@ __all__ = ["Probe"]
 
 
 class Probe:
-    """A point X and one batch: every gradient is of this batch and with the same random numbers.
+    """A point X and a batch; all gradients are of this batch, with the same random numbers.
 
-    Buffers are what they were at X, too, for each gradient. The norm of a layer of several
-    parameters is that of the optimizer's step rule.
+    Buffers, too, are restored to their values at X before each gradient. The norm of a layer of
+    several parameters is that of the optimizer's step rule.
     """
 
     def __init__(self, problem: Problem, optimizer: DropMuon, index: int) -> None:
@@ -32,7 +32,7 @@ class Probe:
         self._layers = optimizer.roster.layers
         self._generators = Generators.now()
         self._buffers = [(each, each.clone()) for each in problem.model.buffers()]
-        self._gradients = self._measure(self._all, "the present point")
+        self._gradients = self._measure(self._all, "the current point")
         self._unit = {
             member.parameter: _geometry(member).lmo(self._gradients[member.parameter], 1.0)
             for member in optimizer.roster.members()
@@ -42,7 +42,7 @@ class Probe:
 
     @property
     def duals(self) -> FloatArray:
-        """||grad_i||_* of each layer at X."""
+        """The dual norm of the gradient, ||grad_i||_*, of each layer at X."""
         return np.array([self._layer_dual(each) for each in self._own])
 
     def ratios(self, active: ActiveSet) -> FloatArray:
@@ -71,7 +71,7 @@ class Probe:
         return found
 
     def _differences(self, i: int, after: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        """Of a layer; a parameter that one of the two losses does not use has gradient 0 there."""
+        """Return the changes of a layer's gradients; a parameter that a loss does not use has 0."""
         found = {}
         for member in self._layers[i]:
             p = member.parameter
@@ -81,8 +81,9 @@ class Probe:
         return found
 
     def advance(self) -> None:
-        """Let the method take its full step from here."""
-        activate(self._optimizer, self._all)
+        """Take the method's full step from here."""
+        self._optimizer.zero_grad()
+        self._optimizer.activate(self._all)
         for parameter, gradient in self._gradients.items():
             parameter.grad = gradient
         self._optimizer.step()
@@ -92,7 +93,7 @@ class Probe:
         return tuple(range(len(self._layers)))
 
     def _measure(self, active: ActiveSet, where: str) -> dict[Tensor, Tensor]:
-        """Return the gradients of the active layers, under the conditions of this point."""
+        """Return gradients of the active layers, with this point's buffers and random numbers."""
         self._generators.restore()
         for buffer, value in self._buffers:
             if not torch.equal(buffer, value):
@@ -108,7 +109,7 @@ class Probe:
         return found
 
     def _steps(self, i: int, active: ActiveSet) -> dict[Tensor, Tensor]:
-        """Gamma_i: the LMO of the gradient over the ball that the optimizer's step rule gives."""
+        """Return Gamma_i: the LMO of the gradient over the ball of the optimizer's step rule."""
         rule, steps = self._optimizer.step_rule, {}
         whole = torch.tensor(self._layer_dual(self._own[i]))
         for member in self._layers[i]:
@@ -125,7 +126,7 @@ class Probe:
         return steps
 
     def _layer_dual(self, duals: Mapping[Tensor, float]) -> float:
-        """The dual norm of a layer from those of its parameters."""
+        """Return the dual norm of a layer from those of its parameters."""
         found = torch.tensor(list(duals.values()), dtype=torch.float64)
         return float(self._optimizer.step_rule.layer_norm.dual(found))
 
@@ -138,5 +139,5 @@ class Probe:
 
 
 def _geometry(member: Member) -> norms.Norm:
-    """The norm of a parameter; for AdamW the max-entry norm, whose step AdamW's resembles."""
+    """Return the norm of a parameter; for AdamW the max-entry norm, whose step is similar."""
     return norms.Sign() if isinstance(member.norm, norms.AdamW) else member.norm

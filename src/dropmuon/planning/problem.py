@@ -1,4 +1,4 @@
-"""What is to be planned for: a model, a loss and some batches."""
+"""The problem to plan for: a model, a loss and some batches."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from dropmuon.model.isolation import untouched
 from dropmuon.optimizer import DropMuon
-from dropmuon.planning.isolation import untouched
 from dropmuon.samplers import ActiveSet, Full
 
-__all__ = ["Loss", "Problem", "activate"]
+__all__ = ["Loss", "Problem"]
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """The loss of a model on a batch, as a scalar that `backward` can start from."""
 
 _MOST_BATCHES = 64
-"""So many batches are kept unless told otherwise: a loader may be longer than memory."""
+"""The default number of batches kept: a loader may hold more than fits into memory."""
 
-_FIXED: dict[str, Any] = {
+_PLANNER_SETTINGS: dict[str, Any] = {
     "sampler": Full(),
     "total_steps": None,
     "resample_every": 1,
@@ -34,18 +34,18 @@ _FIXED: dict[str, Any] = {
     "full_start": True,
     "error_if_nonfinite": False,
 }
-"""What the planner chooses itself, since it decides which layers are active."""
+"""The settings that the planner chooses, since it decides which layers are active."""
 
 
 class Problem:
     """A model, the loss of a batch, and batches to try it on.
 
     Args:
-        model: what is to be trained. Whatever is measured leaves it as it was, see `untouched`.
-        loss: a function of the model and a batch; it returns a scalar.
-        batches: at least one; the first few are taken as a list and used in turn.
-        most_batches: so many at most.
-        seconds: no more are drawn after so long.
+        model: the model to be trained. Measurements leave it as it was, see `untouched`.
+        loss: a function of the model and a batch that returns a scalar.
+        batches: at least one batch; the first few are kept in a list and used in turn.
+        most_batches: the largest number of batches to keep.
+        seconds: the time after which no more batches are drawn.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Problem:
         if not callable(loss):
             raise ValueError(
                 f"loss must be a function of (model, batch), got {_kind(loss)}; "
-                "give such as lambda model, batch: cross_entropy(model(batch[0]), batch[1])"
+                "for example lambda model, batch: cross_entropy(model(batch[0]), batch[1])"
             )
         _check_initialized(model)
         self.model, self.loss = model, loss
@@ -71,17 +71,18 @@ class Problem:
             self._check(self.value(0))
 
     def batch(self, index: int) -> Any:
-        """One of the batches, again from the first after the last."""
+        """Return one of the batches, starting again with the first after the last."""
         return self.batches[index % len(self.batches)]
 
     def value(self, index: int) -> Tensor:
-        """The loss of a batch at the model's present parameters: a forward pass."""
+        """Return the loss of a batch at the current parameters: one forward pass."""
         with torch.enable_grad():
             return self.loss(self.model, self.batch(index))
 
     def backward(self, optimizer: DropMuon, active: ActiveSet, index: int) -> float:
-        """Leave the gradients of the active layers and no others, on one batch; answer the loss."""
-        activate(optimizer, active)
+        """Compute the gradients of the active layers, and of no others, and return the loss."""
+        optimizer.zero_grad()
+        optimizer.activate(active)
         value = self.value(index)
         if value.requires_grad:
             value.backward()
@@ -89,7 +90,7 @@ class Problem:
 
     @contextmanager
     def prepared(self, settings: Mapping[str, Any]) -> Iterator[DropMuon]:
-        """An optimizer with these settings, all layers active; the model as it was afterwards.
+        """Make an optimizer with these settings and all layers active; restore the model on exit.
 
         Warnings about the settings are given the first time only.
         """
@@ -103,7 +104,7 @@ class Problem:
             with warnings.catch_warnings():
                 if self._warned:
                     warnings.simplefilter("ignore")
-                optimizer = DropMuon(self.model, **{**settings, **_FIXED})
+                optimizer = DropMuon(self.model, **{**settings, **_PLANNER_SETTINGS})
             self._warned = True
             yield optimizer
 
@@ -125,14 +126,8 @@ class Problem:
             )
 
 
-def activate(optimizer: DropMuon, active: ActiveSet) -> None:
-    """Make these layers the ones that the next backward and the next step are for."""
-    optimizer.zero_grad()
-    optimizer.activate(active)
-
-
 def _check_initialized(model: nn.Module) -> None:
-    """A lazy module changes its class at its first call, which nothing could undo."""
+    """Refuse lazy modules: they change their class at the first call, which cannot be undone."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if is_lazy(tensor):
             raise ValueError(
@@ -142,11 +137,11 @@ def _check_initialized(model: nn.Module) -> None:
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
-    chosen = sorted(set(settings) & set(_FIXED))
+    chosen = sorted(set(settings) & set(_PLANNER_SETTINGS))
     if chosen:
         raise ValueError(
-            f"{chosen[0]} is not a setting to plan with, got {settings[chosen[0]]!r}; the planner "
-            "decides which layers move: leave it out"
+            f"{chosen[0]} is not a setting to plan with, got {settings[chosen[0]]!r}; leave it "
+            "out, since the planner decides which layers move"
         )
     rates = {name: settings.get(name) for name in ("lr", "adamw_lr")}
     for name, rate in rates.items():
@@ -155,7 +150,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def _generators_of(batches: object) -> list[torch.Generator]:
-    """A loader's own generators."""
+    """Return the generators of a data loader and its sampler."""
     holders = (batches, getattr(batches, "sampler", None))
     found = [getattr(each, "generator", None) for each in holders]
     return [each for each in found if isinstance(each, torch.Generator)]

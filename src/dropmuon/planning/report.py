@@ -1,4 +1,4 @@
-"""A plan as text that a person can read."""
+"""The text of a plan: verdict, options, layers, conditions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dropmuon.planning.constants import LEAST
-from dropmuon.planning.resampling import LEAST_POINTS
-from dropmuon.planning.sets import planned_sets
+from dropmuon.planning.active_sets import planned_sets
+from dropmuon.planning.constants import FLOOR, LEAST_POINTS
 from dropmuon.samplers import Progressive
 from dropmuon.text import aligned
 
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["text"]
 
 _WIDEST = 100.0
-"""An interval with ends so many times apart tells nothing."""
+"""The ratio of its ends beyond which an interval is shown as unknown."""
 
 _LEAST_GAP = 0.0005
 
 _NOISY = 0.15
-"""A fit that is off by more is worth a remark."""
+"""The fit error beyond which the text says that times are uncertain."""
 
 _UNITS = ("", "k", "M", "G", "T")
 
@@ -37,40 +36,41 @@ _CASES = {
 
 
 def text(plan: Plan) -> str:
-    """Verdict first, then options, then what was measured of every layer."""
+    """Return the plan as text: verdict, options, layers, and the conditions of the theorems."""
     return "\n\n".join([_verdict(plan), _options(plan), _layers(plan), _condition(plan)])
 
 
 def _verdict(plan: Plan) -> str:
     if not plan.costs.known:
         return (
-            f"No gain expected: there was time to measure {_cutoffs(plan)}, and all are needed to "
-            'know how far off predictions are. Use sampler="full", or plan with a larger budget.'
+            f"No gain expected: there was time to measure {_cutoffs(plan)} only, so the "
+            'uncertainty of predictions is unknown. Use sampler="full", or plan with a larger '
+            "budget."
         )
     if plan.smoothness.points < LEAST_POINTS:
         return (
-            f"No gain expected: constants were seen at {plan.smoothness.points} of the "
-            f"{LEAST_POINTS} points that a range needs, so how far off predictions are is unknown. "
-            'Use sampler="full", or plan with a larger budget.'
+            f"No gain expected: smoothness was estimated at {plan.smoothness.points} of the "
+            f"{LEAST_POINTS} points that intervals need, so the uncertainty of predictions is "
+            'unknown. Use sampler="full", or plan with a larger budget.'
         )
     if not plan.gain_expected:
         return (
-            "No gain expected: full updates are as good as anything that theory can tell apart "
-            'here. Use sampler="full".'
+            "No gain expected: no option is predicted to beat full updates by more than its "
+            'uncertainty. Use sampler="full".'
         )
     best = plan.best
     return (
         f"Use {best.candidate.family}. Predicted: {_times(best, reused=False)} as fast as full "
-        f"Muon on fresh batches, {_times(best, reused=True)} with {plan.updates_per_batch} updates "
-        "per batch.\n\n"
-        "    DropMuon(model, lr=lr, sampler=plan.sampler)  # with the lr that was planned for"
+        f"updates on fresh batches, {_times(best, reused=True)} with {plan.updates_per_batch} "
+        "updates per batch.\n\n"
+        "    DropMuon(model, lr=lr, sampler=plan.sampler)  # with the lr given to plan()"
     )
 
 
 def _times(option: Option, *, reused: bool) -> str:
     found = option.reused if reused else option.fresh
     if not found.bounded:
-        return f"{found.speedup:.2f}x (not bounded by what was seen)"
+        return f"{found.speedup:.2f}x (not bounded by the measurements)"
     if found.high > _WIDEST * found.low:
         return f"{found.speedup:.2f}x (unknown)"
     return f"{found.speedup:.2f}x ({found.low:.2f} to {found.high:.2f})"
@@ -89,7 +89,7 @@ def _options(plan: Plan) -> str:
         for option in plan.options
     ]
     title = (
-        f"Predicted time of full Muon over that of the option, with an interval; "
+        f"Predicted time of full updates over that of the option, with an interval; "
         f"{_CASES[plan.applied_regime]}:\n"
     )
     return "\n".join([title + aligned(header, rows), *_remarks(plan)])
@@ -104,18 +104,18 @@ def _remarks(plan: Plan) -> Iterator[str]:
     for option in plan.options:
         if option.candidate.gap >= _LEAST_GAP:
             yield (
-                f"{option.candidate.family}: the best that was found; what is possible may take up "
-                f"to {option.candidate.gap:.1%} less time."
+                f"{option.candidate.family}: found by a search; the true optimum may take up to "
+                f"{option.candidate.gap:.1%} less time."
             )
     if not all(option.fresh.bounded for option in plan.options):
         yield (
-            "Not bounded by what was seen: some constants were too small to tell from 0 along the "
-            f"run, count as {LEAST:.0%} of the largest, and so decide the prediction."
+            "Not bounded by the measurements: some constants were too small to tell from 0 along "
+            f"the run. They count as {FLOOR:.0%} of the largest, and so decide the prediction."
         )
     if len(plan.options) > 1:
         yield (
-            f"The best of {len(plan.options)} options, chosen by the numbers that predict it, "
-            "tends to be predicted too well; intervals do not account for the choice."
+            f"The best of {len(plan.options)} options is chosen by the numbers that predict it, so "
+            "its prediction tends to be too high; intervals do not account for the choice."
         )
 
 
@@ -141,13 +141,13 @@ def _layers(plan: Plan) -> str:
     note = (
         f"Time and operations (of matrix products) by layer, from {_cutoffs(plan)} and "
         f"{plan.costs.rounds} rounds (fit within {plan.costs.fit_error:.0%}), overhead "
-        f"{_milliseconds(seconds.overhead)}; smoothness at {plan.smoothness.points} points:\n"
+        f"{_milliseconds(seconds.overhead)}; smoothness at {_points(plan)}:\n"
     )
     return "\n".join([note + aligned(header, rows), *_caveats(plan)])
 
 
 def _constants(plan: Plan) -> list[tuple[str, list[str]]]:
-    """Columns: titles and cells."""
+    """Return columns of constants, each a title and its cells."""
     estimate, b = plan.smoothness, len(plan.costs.layers)
     everything = tuple(range(b))
     if plan.applied_regime != "smooth":
@@ -167,23 +167,23 @@ def _caveats(plan: Plan) -> Iterator[str]:
     if missing:
         yield (
             f"There was time for {len(planned) - len(missing)} of {len(planned)} sets of layers: "
-            "other cutoffs have the constants of the next measured one before them, and families "
-            "that need other sets are left out."
+            "cutoffs that were not measured get the constants of the next lower one that was, and "
+            "families with sets that were not measured are left out."
         )
     if plan.costs.fit_error > _NOISY:
         yield (
             f"Times are known to within {plan.costs.fit_error:.0%} only, which makes all intervals "
-            "wide: a quiet machine or a larger budget tells more."
+            "wide; use a quiet machine or a larger budget."
         )
     if plan.smoothness.adamw:
         yield (
             "Constants of layers with parameters on AdamW are in the max-entry norm, whose scale "
-            f"is not that of the others: {', '.join(plan.smoothness.adamw)}."
+            f"differs from that of the others: {', '.join(plan.smoothness.adamw)}."
         )
 
 
 def _chances(plan: Plan) -> tuple[str, list[str]]:
-    """What the recommended sampler does with each layer."""
+    """Return the column of the recommended sampler's probabilities."""
     sampler, b = plan.sampler, len(plan.costs.layers)
     moves = sampler.marginals(b)[1]
     if isinstance(sampler, Progressive):
@@ -196,15 +196,15 @@ def _chances(plan: Plan) -> tuple[str, list[str]]:
 
 def _condition(plan: Plan) -> str:
     smooth, general = plan.full_update_is_optimal, plan.full_update_is_optimal_generalized
-    words = {True: "holds", False: "does not hold", None: "no L1 was seen"}
+    verdicts = {True: "holds", False: "does not hold", None: "no L1 was found"}
     return (
         "Among progressive samplers, full updates are optimal if and only if the first layer has "
         "the largest constant when all move.\n"
-        f"  smooth case, constants L0 (Theorem rpt_p1): {words[smooth]}\n"
-        "  (L0, L1) case, constants L1 (necessary by Theorem rpt_p1_l0l1, enough by "
-        f"theory/generalized.py): {words[general]}\n"
-        "Constants are estimates along a short run, and predictions compare bounds: a ratio of "
-        "costs per step is measured, a ratio of steps is not a promise."
+        f"  smooth case, constants L0 (Theorem rpt_p1): {verdicts[smooth]}\n"
+        "  (L0, L1) case, constants L1 (necessary by Theorem rpt_p1_l0l1, sufficient "
+        f"by dropmuon.theory.generalized): {verdicts[general]}\n"
+        "Costs per step are measured. Numbers of steps are compared by bounds of theory, with "
+        "constants estimated along a short run: they are no promise of how training will go."
     )
 
 
@@ -213,11 +213,16 @@ def _cutoffs(plan: Plan) -> str:
     return f"{int(np.isfinite(times).sum())} of {times.size} cutoffs"
 
 
+def _points(plan: Plan) -> str:
+    count = plan.smoothness.points
+    return f"{count} point" if count == 1 else f"{count} points"
+
+
 def _milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms"
 
 
 def _count(operations: float) -> str:
-    """As 950, 1.2k, 35M."""
+    """Return a count such as 950, 1.2k, 35M."""
     power = min(len(_UNITS) - 1, int(math.log10(max(operations, 1.0)) / 3))
     return f"{operations / 1000**power:.3g}{_UNITS[power]}"

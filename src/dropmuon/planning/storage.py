@@ -1,4 +1,4 @@
-"""A plan on disk: what was measured, as JSON. What follows from it is worked out again."""
+"""Plans as JSON files: the measurements and settings; all that follows is computed again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from dropmuon.checks import whole_number
 from dropmuon.files import write_json
-from dropmuon.planning.checks import check_confidence
-from dropmuon.planning.costs import MeasuredCosts
-from dropmuon.planning.smoothness import SmoothnessEstimate, summarize
+from dropmuon.planning.constants import check_confidence
+from dropmuon.planning.estimated_smoothness import SmoothnessEstimate, summarize
+from dropmuon.planning.measured_costs import MeasuredCosts
 from dropmuon.samplers.base import active_set
 from dropmuon.theory import StepCosts
 from dropmuon.theory.complexity import Regime, check_regime
@@ -22,14 +22,13 @@ from dropmuon.theory.complexity import Regime, check_regime
 __all__ = ["Settings", "read", "write"]
 
 _FORMAT = 3
-"""Format 2 had no resampled costs; format 1 neither seed nor regime nor the layers on AdamW."""
 
 _DAMAGE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
-"""What reading a damaged file may raise."""
+"""The exceptions that reading a damaged file may raise."""
 
 
 class Settings(NamedTuple):
-    """What a plan follows from beside the measurements."""
+    """The settings that a plan follows from, beside the measurements."""
 
     updates_per_batch: int
     seed: int
@@ -39,7 +38,7 @@ class Settings(NamedTuple):
 def write(
     path: Path, costs: MeasuredCosts, estimate: SmoothnessEstimate, settings: Settings
 ) -> None:
-    """Write all that a plan follows from. The file is replaced as a whole or not at all."""
+    """Write the measurements and settings; the file is replaced as a whole or not at all."""
     content = {
         "format": _FORMAT,
         "layers": list(costs.layers),
@@ -66,22 +65,23 @@ def write(
 
 
 def read(path: Path) -> tuple[MeasuredCosts, SmoothnessEstimate, Settings]:
-    """Read what `write` wrote."""
+    """Return the measurements and settings that `write` wrote, or raise ValueError."""
     text = path.read_bytes()
     try:
         return _parsed(json.loads(text))
     except _DAMAGE as error:
-        what = error if isinstance(error, ValueError) else f"{type(error).__name__} {error}"
-        raise ValueError(f"path {path} is not a plan that was saved by dropmuon: {what}") from error
+        raise ValueError(f"path {path} cannot be read as a plan: {_reason(error)}") from error
 
 
 def _parsed(content: Any) -> tuple[MeasuredCosts, SmoothnessEstimate, Settings]:
-    known = type(content["format"]) is int and 1 <= content["format"] <= _FORMAT
-    _need(known, f"format is {content['format']!r}, known are 1 to {_FORMAT}")
-    layers = _names(content, "layers")
-    settings = Settings(
-        content["updates_per_batch"], content.get("seed", 0), content.get("regime", "smooth")
+    given = content["format"]
+    _need(
+        type(given) is int and given == _FORMAT,
+        f"its format is {given!r}, and this version of dropmuon reads format {_FORMAT}; "
+        "make the plan again",
     )
+    layers = _names(content, "layers")
+    settings = Settings(content["updates_per_batch"], content["seed"], content["regime"])
     whole_number("updates_per_batch", settings.updates_per_batch)
     _need(type(settings.seed) is int and settings.seed >= 0, f"seed is {settings.seed!r}")
     check_regime(settings.regime)
@@ -92,9 +92,9 @@ def _parsed(content: Any) -> tuple[MeasuredCosts, SmoothnessEstimate, Settings]:
 def _costs(layers: tuple[str, ...], found: Any) -> MeasuredCosts:
     b = len(layers)
     seconds, operations = StepCosts(**found["seconds"]), StepCosts(**found["operations"])
-    resampled = tuple(StepCosts(**each) for each in found.get("resampled", ()))
+    resampled = tuple(StepCosts(**each) for each in found["resampled"])
     for each in (seconds, operations, *resampled):
-        _need(each.num_layers == b, f"costs are of {each.num_layers} layers, named are {b}")
+        _need(each.num_layers == b, f"costs are for {each.num_layers} layers, but {b} are named")
     rounds, error = found["rounds"], found["fit_error"]
     _need(type(rounds) is int and rounds >= 0, f"rounds is {rounds!r}")
     _need(type(error) in (int, float) and 0 <= error < math.inf, f"fit_error is {error!r}")
@@ -119,7 +119,7 @@ def _estimate(layers: tuple[str, ...], found: Any, seed: int) -> SmoothnessEstim
         active = active_set("ratios", members, b)
         ratios[active] = _array({"ratios": table}, "ratios", (points, b))
     _need(tuple(range(b)) in ratios, "ratios are missing for all layers together")
-    confidence, adamw = found["confidence"], _names({"adamw": found.get("adamw", [])}, "adamw")
+    confidence, adamw = found["confidence"], _names(found, "adamw")
     check_confidence(confidence)
     summary = summarize(duals, ratios, confidence, seed)
     return SmoothnessEstimate(layers, *summary, ratios, duals, confidence, adamw)
@@ -136,14 +136,14 @@ def _parts(costs: StepCosts) -> dict[str, Any]:
 
 
 def _listed(values: npt.NDArray[np.float64]) -> Any:
-    """Nested lists, with None for NaN, which JSON does not have."""
+    """Return nested lists, with None for NaN, which JSON does not have."""
     plain = values.astype(object)
     plain[np.isnan(values)] = None
     return plain.tolist()
 
 
 def _array(found: Any, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    """Numbers of at least 0, with NaN for None."""
+    """Return an array of numbers of at least 0, with NaN for None."""
     values = np.array(found[name], dtype=np.float64)
     _need(values.shape == shape, f"{name} has shape {values.shape}, not {shape}")
     _need(not ((values < 0) | np.isinf(values)).any(), f"{name} has numbers below 0 or infinite")
@@ -155,6 +155,12 @@ def _names(found: Any, name: str) -> tuple[str, ...]:
     is_list = isinstance(values, list) and all(isinstance(each, str) for each in values)
     _need(is_list, f"{name} must be a list of names, got {values!r}")
     return tuple(values)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"{error.args[0]} is missing"
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__} {error}"
 
 
 def _need(condition: bool, otherwise: str) -> None:

@@ -1,4 +1,4 @@
-"""The bench: times and counts the steps of one optimizer, cutoff by cutoff."""
+"""The steps of one optimizer, timed and counted cutoff by cutoff."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon.optimizer import DropMuon
-from dropmuon.planning.bisection import bisected
-from dropmuon.planning.problem import Problem, activate
+from dropmuon.planning.active_sets import bisected
+from dropmuon.planning.problem import Problem
 from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import StepCosts
 
-__all__ = ["EXTRA_OPERATIONS", "Bench", "Clock", "Timings", "typical"]
+__all__ = ["EXTRA_OPERATIONS", "Clock", "StepTimer", "Timings", "check_budget", "typical"]
 
 Clock = Callable[[], float]
-"""What seconds are read from."""
+"""A function that returns the time in seconds."""
 
 _MOST_ROUNDS = 25
 _LEAST_COUNTED = 2
-"""So many cutoffs, and updates of layers, are counted in any case."""
+"""The number of cutoffs, and of updates of layers, that are counted whatever the budget."""
 
 _QUICK = 0.1
-"""The quantile that stands for a time: delays only add, so a low one has the least noise."""
+"""The quantile used as the typical time: delays only add, so a low one has the least noise."""
 
 
 @dataclass(eq=False)
 class Timings:
-    """Seconds measured: per cutoff forward, backward and update, and per layer its update alone."""
+    """Seconds of forward, backward and update per cutoff, and of the update of a layer alone."""
 
     forward: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     backward: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -47,7 +47,7 @@ class Timings:
         return sorted(self.update)
 
     def steps(self, num_layers: int) -> FloatArray:
-        """Return the typical time of a whole step for each cutoff, NaN where there is none."""
+        """Return the typical time of a whole step for each cutoff, NaN where not measured."""
         whole = np.full(num_layers, np.nan)
         for s in self.cutoffs:
             parts = zip(self.forward[s], self.backward[s], self.update[s], strict=True)
@@ -55,7 +55,7 @@ class Timings:
         return whole
 
     def resampled(self, rounds: int, rng: np.random.Generator) -> Timings:
-        """As many rounds, drawn with replacement: what is slow together stays together."""
+        """Return as many rounds, drawn with replacement; times of one round stay together."""
         drawn = rng.integers(0, rounds, rounds).tolist()
 
         def taken(part: dict[int, list[float]]) -> dict[int, list[float]]:
@@ -66,25 +66,31 @@ class Timings:
 
 
 def typical(times: Sequence[float] | FloatArray) -> float:
-    """The time that stands for several measurements of the same."""
+    """Return the typical time of repeated measurements."""
     return float(np.quantile(times, _QUICK))
 
 
-class Bench:
-    """One optimizer on one problem, and what was measured of it."""
+def check_budget(budget: float) -> None:
+    """Raise ValueError unless the budget is a positive, finite number of seconds."""
+    if not isinstance(budget, int | float) or not 0 < budget < math.inf:
+        raise ValueError(f"budget must be positive, in seconds, got {budget!r}; give 60.0")
+
+
+class StepTimer:
+    """Measures the steps of one optimizer on one problem, and keeps the measurements."""
 
     def __init__(self, problem: Problem, optimizer: DropMuon, clock: Clock) -> None:
         self._problem, self._optimizer, self._clock = problem, optimizer, clock
         self._b = len(optimizer.layers)
         self._device = next(iter(optimizer.roster.members())).parameter.device
-        self._turn = 0
+        self._batch = 0
         self._passes: dict[int, int] = {}
         self._forward_operations: FloatArray = np.zeros(self._b)
         self._sharp_operations: FloatArray = np.zeros(self._b)
         self.timings = Timings()
 
     def warm_up(self) -> None:
-        """Take two full steps: state exists, caches are warm, kernels are chosen."""
+        """Take two full steps, so that state exists, caches are warm and kernels are chosen."""
         for index in range(2):
             self._problem.backward(self._optimizer, tuple(range(self._b)), index)
             self._optimizer.step()
@@ -94,6 +100,17 @@ class Bench:
 
         Layers of equal shapes and norms are counted once.
         """
+        self._count_updates(deadline)
+        with FlopCounterMode(display=False) as counter:
+            self._forward_operations = self.forward_shares(counter.get_total_flops)
+        for s in bisected(self._b):
+            if len(self._passes) >= _LEAST_COUNTED and self._clock() > deadline:
+                break
+            with FlopCounterMode(display=False) as counter:
+                self._problem.backward(self._optimizer, tuple(range(s, self._b)), 0)
+            self._passes[s] = counter.get_total_flops()
+
+    def _count_updates(self, deadline: float) -> None:
         kinds: dict[str, int] = {}
         for j, update in self._updates_alone(bisected(self._b)):
             kind = self._kind(j)
@@ -104,17 +121,9 @@ class Bench:
                     update()
                 kinds[kind] = counter.get_total_flops()
             self._sharp_operations[j] = kinds[kind]
-        with FlopCounterMode(display=False) as counter:
-            self._forward_operations = self.forward_shares(counter.get_total_flops)
-        for s in bisected(self._b):
-            if len(self._passes) >= _LEAST_COUNTED and self._clock() > deadline:
-                break
-            with FlopCounterMode(display=False) as counter:
-                self._problem.backward(self._optimizer, tuple(range(s, self._b)), 0)
-            self._passes[s] = counter.get_total_flops()
 
     def operations(self) -> tuple[FloatArray, StepCosts]:
-        """Return operations of a step by cutoff, and split into parts that sum to them.
+        """Return the operations of a step by cutoff, and the parts per layer that add up to them.
 
         Cutoffs that there was no time to count are interpolated.
         """
@@ -128,7 +137,7 @@ class Bench:
 
     def forward_shares(self, read: Clock) -> FloatArray:
         """Split what `read` counts in a forward pass: each share to the layer entered last."""
-        activate(self._optimizer, tuple(range(self._b)))
+        self._activate(range(self._b))
         spent, current, since = np.zeros(self._b), 0, 0.0
 
         def enter(layer: int) -> None:
@@ -148,7 +157,7 @@ class Bench:
     def time(
         self, start: float, budget: float, rng: np.random.Generator, tell: Callable[[float], None]
     ) -> int:
-        """Time all cutoffs, round after round, until the budget is over; return whole rounds."""
+        """Time all cutoffs in rounds until the budget is spent; return how many rounds are full."""
         for done in range(_MOST_ROUNDS):
             order = bisected(self._b) if done == 0 else rng.permutation(self._b).tolist()
             for n, s in enumerate(order):
@@ -164,29 +173,33 @@ class Bench:
         return _MOST_ROUNDS
 
     def _time_step(self, s: int) -> None:
-        activate(self._optimizer, tuple(range(s, self._b)))
-        self._turn += 1
+        self._activate(range(s, self._b))
+        self._batch += 1
         value: list[torch.Tensor] = []
-        turn, timings = self._turn, self.timings
-        timings.forward[s].append(self._timed(lambda: value.append(self._problem.value(turn))))
+        batch, timings = self._batch, self.timings
+        timings.forward[s].append(self._timed(lambda: value.append(self._problem.value(batch))))
         loss = value.pop()
-        can = loss.requires_grad
-        timings.backward[s].append(self._timed(loss.backward) if can else 0.0)
-        timings.update[s].append(self._timed(self._optimizer.step) if can else 0.0)
+        has_gradient = loss.requires_grad
+        timings.backward[s].append(self._timed(loss.backward) if has_gradient else 0.0)
+        timings.update[s].append(self._timed(self._optimizer.step) if has_gradient else 0.0)
+
+    def _activate(self, layers: Iterable[int]) -> None:
+        self._optimizer.zero_grad()
+        self._optimizer.activate(layers)
 
     def _kind(self, j: int) -> str:
         members = self._optimizer.roster.layers[j]
         return repr([(tuple(member.parameter.shape), member.norm) for member in members])
 
     def _updates_alone(self, order: Iterable[int]) -> Iterator[tuple[int, Callable[[], object]]]:
-        """The update of each of these layers alone, all from one backward pass."""
+        """Yield layers with a function that updates only that layer, all from one backward."""
         optimizer, roster = self._optimizer, self._optimizer.roster
-        self._problem.backward(optimizer, tuple(range(self._b)), self._turn)
+        self._problem.backward(optimizer, tuple(range(self._b)), self._batch)
         gradients = [[member.parameter.grad for member in layer] for layer in roster.layers]
         for j in order:
             if all(gradient is None for gradient in gradients[j]):
                 continue
-            activate(optimizer, (j,))
+            self._activate((j,))
             for member, gradient in zip(roster.layers[j], gradients[j], strict=True):
                 member.parameter.grad = None if gradient is None else gradient.detach()
             yield j, optimizer.step
@@ -207,7 +220,7 @@ class Bench:
 def _on_entry(
     optimizer: DropMuon, problem: Problem, enter: Callable[[int], None]
 ) -> Iterator[None]:
-    """Call `enter(layer)` whenever a module that owns parameters of that layer begins."""
+    """Call `enter(layer)` whenever the forward of a module with parameters of that layer begins."""
     layer_of = {
         member.parameter: index
         for index, layer in enumerate(optimizer.roster.layers)
@@ -230,10 +243,11 @@ def _on_entry(
 
 
 def _svd_operations(shape: torch.Size, *_: object, **__: object) -> int:
-    """A thin singular value decomposition: 14 m n^2 + 8 n^3 (Golub and Van Loan, 8.6)."""
+    """Return the cost of a thin SVD: 14 m n^2 + 8 n^3 (Golub and Van Loan, 8.6)."""
     *batch, rows, columns = shape
     m, n = max(rows, columns), min(rows, columns)
     return math.prod(batch) * (14 * m * n * n + 8 * n**3)
 
 
 EXTRA_OPERATIONS = {torch.ops.aten._linalg_svd: _svd_operations}
+"""Formulas for operators that `FlopCounterMode` does not count itself."""

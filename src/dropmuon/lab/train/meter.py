@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon.optimizer import DropMuon
-from dropmuon.planning.problem import activate
 from dropmuon.planning.timing import EXTRA_OPERATIONS
 from dropmuon.samplers import ActiveSet
 
@@ -81,7 +80,8 @@ class Meter:
 
     def _count(self, active: ActiveSet, batch: Batch) -> int:
         if isinstance(self._optimizer, DropMuon):
-            activate(self._optimizer, active)
+            self._optimizer.zero_grad()
+            self._optimizer.activate(active)
         with FlopCounterMode(display=False, custom_mapping=EXTRA_OPERATIONS) as counter:
             train_step(self._model, self._optimizer, batch, self._updates)
         return int(counter.get_total_flops())

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from made_up import random_plan
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dropmuon import DropMuon, plan, samplers
-from dropmuon.step.rules import Generalized, Smooth
+from dropmuon import DropMuon, samplers
+from dropmuon.planning import plan
+from dropmuon.step.rules import Generalized, Smooth, StepRule
+from dropmuon.theory import Regime
+from tests.planning.synthetic_plans import random_plan
 
 Data = list[tuple[Tensor, Tensor]]
 
@@ -60,7 +62,7 @@ def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     ],
 )
 def test_the_steps_of_a_plan_train_as_recommended(
-    made: Any, regime: Any, kind: type, share: float
+    made: Any, regime: Regime, kind: type[StepRule], share: float
 ) -> None:
     """`DropMuon(model, lr=1.0, sampler=..., step_rule=plan.step_rule)`, and nothing else."""
     model, batches = made()

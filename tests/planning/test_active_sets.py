@@ -1,4 +1,4 @@
-"""Sets worth measuring: which, in which order, how many."""
+"""Which sets are measured, in which order, and how many."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up import transformer
 
-from dropmuon.planning.bisection import bisected
-from dropmuon.planning.sets import planned_sets, position_blocks, windows
+from dropmuon.planning.active_sets import bisected, planned_sets, position_blocks, windows
 from dropmuon.theory import contiguous_blocks, same_position_blocks
-
-
-def names(count: int) -> list[str]:
-    return [f"layer{i}" for i in range(count)]
+from tests.planning.synthetic_plans import layer_names, transformer_layers
 
 
 @given(st.integers(1, 120))
 def test_sets_are_distinct_suffixes_first_and_bounded(b):
-    found = planned_sets(names(b))
+    found = planned_sets(layer_names(b))
     assert len(set(found)) == len(found)
     assert found[0] == tuple(range(b))
     assert [active[0] for active in found[:b]] == bisected(b)
@@ -42,25 +37,25 @@ def test_bisected_cutoffs_are_all_cutoffs_and_the_ends_come_first(b):
 
 
 def test_small_models_have_all_their_sets_measured():
-    found = planned_sets(names(5))
+    found = planned_sets(layer_names(5))
     every = [c for size in range(1, 6) for c in combinations(range(5), size)]
     assert set(found) == set(every)
 
 
 def test_a_family_is_measured_as_a_whole_or_not_at_all():
     b = 12
-    found = set(planned_sets(names(b)))
+    found = set(planned_sets(layer_names(b)))
     assert set(windows(b, 2)) <= found
     assert set(windows(b, 4)) <= found
     pairs = set(combinations(range(b), 2))
     assert pairs & found == set(windows(b, 2))
 
 
-def test_layers_of_one_place_go_together_and_the_others_stay_alone():
-    found = position_blocks(transformer(3))
+def test_layers_of_one_position_go_together_and_the_others_stay_alone():
+    found = position_blocks(transformer_layers(3))
     inner = [tuple(i + 1 for i in block) for block in same_position_blocks(3, 2)]
     assert found == ((0,), *inner, (7,))
-    assert set(found) <= set(planned_sets(transformer(3)))
+    assert set(found) <= set(planned_sets(transformer_layers(3)))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +68,7 @@ def test_layers_of_one_place_go_together_and_the_others_stay_alone():
         ["blocks.0.attention", "blocks.0.mlp"],
     ],
 )
-def test_without_two_places_that_repeat_alike_there_are_no_blocks(layers):
+def test_without_two_positions_that_repeat_alike_there_are_no_blocks(layers):
     assert position_blocks(layers) == ()
 
 

@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from made_up import by_family, measured
 from torch import Tensor, nn
 
 from dropmuon import samplers
 from dropmuon.planning import Plan, Problem, estimate_smoothness
+from dropmuon.planning.active_sets import planned_sets
 from dropmuon.planning.planner import recommend
-from dropmuon.planning.sets import planned_sets
-from dropmuon.theory import StepCosts
+from dropmuon.theory import Regime, StepCosts
+from tests.planning.synthetic_plans import costs_of, speedups
 
 
 class Sum(nn.Module):
     """A sum of functions of one vector each: a layer's constants are the same in every set."""
 
-    def __init__(self, parts: list[Callable[[Tensor], Tensor]], start: float) -> None:
+    def __init__(self, parts: Sequence[Callable[..., Tensor]], start: float) -> None:
         super().__init__()
         self.parts = parts
         self.layers = nn.ParameterList(torch.full((2,), start).double() for _ in parts)
 
     def forward(self) -> Tensor:
-        return sum(f(x) for f, x in zip(self.parts, self.layers, strict=True))
+        values = [f(x) for f, x in zip(self.parts, self.layers, strict=True)]
+        return torch.stack(values).sum()
 
 
-def planned(parts: list[Callable[[Tensor], Tensor]], costs: StepCosts, regime: str, start: float):
+def planned(
+    parts: Sequence[Callable[..., Tensor]], costs: StepCosts, regime: Regime, start: float
+) -> Plan:
     problem = Problem(Sum(parts, start), lambda model, _: model(), [None])
     settings = {"lr": 0.1, "policy": "euclidean", "by": lambda name, parameter: name}
     names = [f"layers.{i}" for i in range(len(parts))]
     estimate = estimate_smoothness(problem, settings, planned_sets(names), points=6)
-    made = replace(measured(names), seconds=costs)
+    made = replace(costs_of(names), seconds=costs)
     return recommend(made, estimate, 2, regime=regime)
 
 
@@ -70,7 +73,7 @@ def test_where_all_is_paid_for_reaching_the_first_layer_full_updates_are_best():
     assert not plan.gain_expected
     assert plan.full_update_is_optimal
     assert plan.sampler == samplers.Full()
-    assert max(by_family(plan).values()) == pytest.approx(1.0)
+    assert max(speedups(plan).values()) == pytest.approx(1.0)
 
 
 def test_constants_that_rise_are_served_by_cutoffs_in_proportion_to_their_steps():

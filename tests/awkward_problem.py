@@ -1,4 +1,4 @@
-"""Everything of a model and of the generators that planning must leave as it was."""
+"""A model, a loss and batches that are hard to leave as they were, and the state of a model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def state_of(model: nn.Module) -> list[object]:
     ]
 
 
-def awkward() -> nn.Module:
+def awkward() -> nn.Sequential:
     """Batch norm, dropout, a frozen layer, a gradient that is waiting, a module in eval mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

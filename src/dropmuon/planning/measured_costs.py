@@ -1,8 +1,9 @@
-"""What a step costs on this model and machine: seconds measured, operations counted.
+"""The cost of a step on this model and machine: measured seconds, counted operations.
 
-Every cutoff is timed in turn, in random order within each round, so that a slow moment of the
-machine hits all alike; low quantiles over rounds are fitted to the additive model of
-`theory.costs`, and so are those of resampled rounds: how far the fits differ is their uncertainty.
+`theory.costs` has the cost model; this module fits it. All cutoffs are timed in every round, in
+random order, so that a slow moment of the machine affects all alike. Low quantiles over rounds are
+fitted to the additive model, and so are those of resampled rounds: the spread of these fits is the
+uncertainty of the costs.
 """
 
 from __future__ import annotations
@@ -16,46 +17,45 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from dropmuon.planning.checks import check_budget
 from dropmuon.planning.problem import Problem
-from dropmuon.planning.timing import Bench, Clock, Timings, typical
+from dropmuon.planning.timing import Clock, StepTimer, Timings, check_budget, typical
 from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import StepCosts, cost_of_set
 
 __all__ = ["MeasuredCosts", "fit_seconds", "measure_costs"]
 
 _COUNTING_SHARE = 0.4
-"""Of the budget, for counting operations; cutoffs that are left over are interpolated."""
+"""The share of the budget for counting operations; cutoffs not counted are interpolated."""
 
 _PRIOR = 0.01
-"""Least weight of "so much per layer and per operation" against a time; noisy times weigh less."""
+"""The least weight of the prior, an equal cost per layer and per operation, against a time."""
 
 _PARTS_DIFFER = 0.5
-"""By such a share of their mean, parts are taken to differ from what that prior says."""
+"""The share of their mean by which parts are assumed to differ from the prior."""
 
 _RESAMPLES = 40
 
 _ALONE = 0.2
-"""Weight of the update of one layer alone against the update of all layers from a cutoff on."""
+"""The weight of the update of a single layer against that of all layers from a cutoff on."""
 
-_STILL = 1e-12
-"""Factor on learning rates while measuring: the arithmetic of a step, without its effect."""
+_LR_FACTOR = 1e-12
+"""The factor on learning rates while measuring: the arithmetic of a step without its effect."""
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredCosts:
-    """Costs of a step, in seconds and in operations.
+    """The costs of a step, in seconds and in operations.
 
     Attributes:
         layers: names, in order.
-        seconds: the fitted parts; `seconds.fresh()` and so on read them as the paper's costs.
+        seconds: the fitted parts; `seconds.fresh()` and the like return the paper's costs.
         operations: the same parts in floating-point operations of matrix products.
         seconds_by_cutoff: the measured time of a whole step for each cutoff; NaN where the budget
             did not allow a measurement.
-        operations_by_cutoff: of a whole step, update included.
-        rounds: how often every cutoff was measured.
+        operations_by_cutoff: the operations of a whole step, update included, for each cutoff.
+        rounds: how many times every cutoff was measured.
         fit_error: the largest relative difference of `predict` and `seconds_by_cutoff`.
-        resampled: what `seconds` would be by other rounds; none if no round was whole.
+        resampled: `seconds` as fitted to resampled rounds; empty if no round was completed.
     """
 
     layers: tuple[str, ...]
@@ -69,11 +69,11 @@ class MeasuredCosts:
 
     @property
     def known(self) -> bool:
-        """Whether every cutoff was measured, so that it is known how far off costs may be."""
+        """Whether every cutoff was measured, so that the uncertainty of the costs is known."""
         return self.rounds > 0
 
     def predict(self, active: Iterable[int]) -> float:
-        """Return the seconds of a step that moves these layers, on a fresh batch."""
+        """Return the predicted seconds of a step that moves these layers, on a fresh batch."""
         return cost_of_set(self.seconds.fresh(), active)
 
 
@@ -86,36 +86,36 @@ def measure_costs(
     seed: int = 0,
     clock: Clock = time.perf_counter,
 ) -> MeasuredCosts:
-    """Measure what a step costs for every cutoff, and split it into parts per layer.
+    """Measure the cost of a step for every cutoff, and split it into parts per layer.
 
     Args:
         problem: the model, its loss and batches; they are left as they were.
         optimizer_settings: arguments of `DropMuon` after the model.
-        budget: seconds to spend, about. Rounds end with it, or when there are 25.
+        budget: approximate time to spend, in seconds. There are 25 rounds at most.
         on_progress: called with the share done, from 0 to 1.
-        seed: of the order of measurements.
-        clock: what to read seconds from.
+        seed: seed of the order of measurements and of the resampling.
+        clock: a function that returns the time in seconds.
     """
     check_budget(budget)
     tell = on_progress or (lambda share: None)
     start = clock()
     with problem.prepared(optimizer_settings) as optimizer:
         for group in optimizer.param_groups:
-            group["lr"] = float(group["lr"]) * _STILL
-        bench = Bench(problem, optimizer, clock)
-        bench.warm_up()
-        bench.count(clock() + _COUNTING_SHARE * max(0.0, start + budget - clock()))
-        shares = np.median([bench.forward_shares(clock) for _ in range(3)], axis=0)
+            group["lr"] = float(group["lr"]) * _LR_FACTOR
+        timer = StepTimer(problem, optimizer, clock)
+        timer.warm_up()
+        timer.count(clock() + _COUNTING_SHARE * max(0.0, start + budget - clock()))
+        shares = np.median([timer.forward_shares(clock) for _ in range(3)], axis=0)
         rng = np.random.default_rng(seed)
-        rounds = bench.time(start, budget, rng, tell)
-        by_cutoff, operations = bench.operations()
-        seconds = fit_seconds(bench.timings, shares, operations)
+        rounds = timer.time(start, budget, rng, tell)
+        by_cutoff, operations = timer.operations()
+        seconds = fit_seconds(timer.timings, shares, operations)
         resampled = tuple(
-            fit_seconds(bench.timings.resampled(rounds, rng), shares, operations)
+            fit_seconds(timer.timings.resampled(rounds, rng), shares, operations)
             for _ in range(_RESAMPLES if rounds else 0)
         )
         layers = optimizer.layers
-    measured = bench.timings.steps(len(layers))
+    measured = timer.timings.steps(len(layers))
     fresh = seconds.fresh()
     predicted = np.array([cost_of_set(fresh, range(s, len(layers))) for s in range(len(layers))])
     error = float(np.nanmax(np.abs(predicted - measured) / np.maximum(measured, 1e-12)))
@@ -126,10 +126,11 @@ def measure_costs(
 def fit_seconds(timings: Timings, shares: npt.ArrayLike, operations: StepCosts) -> StepCosts:
     """Fit the additive model to typical times, all parts >= 0 (non-negative least squares).
 
-    The passes at cutoff s take C + sum_{i>=s} backward_i; C is the whole forward pass, split by
-    `shares`, and overhead. What a forward pass takes longer because it records for backward counts
-    as backward. An update of S takes U + sum_{i in S} sharp_i. Where neighbours differ by noise, or
-    no cutoff was measured, a fit of two numbers decides: so much per layer and per operation.
+    The passes at cutoff s take C + sum_{i>=s} backward_i, where C is the whole forward pass, split
+    by `shares`, and overhead. The time that a forward pass takes to record for backward counts as
+    backward. An update of S takes U + sum_{i in S} sharp_i. Where neighbours differ by noise only,
+    or a cutoff was not measured, a prior of two numbers decides: a cost per layer and one per
+    operation.
     """
     b, cutoffs = operations.num_layers, timings.cutoffs
     tails = np.array([[1.0] + [float(i >= s) for i in range(b)] for s in cutoffs])
@@ -158,7 +159,7 @@ def fit_seconds(timings: Timings, shares: npt.ArrayLike, operations: StepCosts) 
 
 
 def _noise(times: Sequence[FloatArray]) -> float:
-    """How far apart measurements of the same are, of a typical cutoff; rare delays do not enter."""
+    """Return the spread of repeated measurements of a typical cutoff, rare delays left out."""
     return float(np.median([np.median(each) - typical(each) for each in times]))
 
 

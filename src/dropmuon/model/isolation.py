@@ -1,4 +1,4 @@
-"""Leave a model and everything random exactly as found, whatever is tried in between."""
+"""Whatever is tried on a model, leave it and all random number generators exactly as found."""
 
 from __future__ import annotations
 
@@ -20,22 +20,34 @@ __all__ = ["Generators", "untouched"]
 
 
 @contextmanager
-def untouched(model: nn.Module, others: Iterable[torch.Generator] = ()) -> Iterator[None]:
-    """Leave a model and all random generators exactly as found, also after an exception.
+def untouched(
+    model: nn.Module, others: Iterable[torch.Generator] = (), *, parameters: bool = True
+) -> Iterator[None]:
+    """Restore a model and all random number generators on exit, also after an exception.
 
     Restored are parameters, buffers, gradients (the same objects), `requires_grad` flags, training
     modes and other attributes of modules and parameters: tensors, generators and, however deep,
-    what dicts, lists, sets and deques hold. So are the states of Python's, NumPy's and PyTorch's
-    generators and of `others`. Inside, parameters begin without gradients. What objects of other
-    classes keep inside, and what the loss keeps outside of the model, is not watched.
+    what dicts, lists, sets and deques hold. So are the states of the generators of Python, NumPy
+    and PyTorch and of `others`. Parameters have no gradients at the start of the block. The
+    insides of objects of other classes, and what the loss keeps outside the model, are not
+    restored.
+
+    Args:
+        model: the model to restore.
+        others: more generators, such as that of a data loader.
+        parameters: False leaves parameters and their gradients alone, and so saves the memory of
+            a copy, for blocks that cannot change them.
     """
     generators = Generators.now()
     modules = [_ModuleState.of(module) for module in model.modules()]
     held = _Held.by([*(state.attributes for state in modules), *others])
-    tensors = [*chain(model.parameters(), model.buffers()), *held.tensors]
-    kept = [_TensorState.of(tensor) for tensor in {id(each): each for each in tensors}.values()]
-    for parameter in model.parameters():
-        parameter.grad = None
+    left_alone = set() if parameters else {id(each) for each in model.parameters()}
+    tensors = chain(model.parameters(), model.buffers(), held.tensors)
+    distinct = {id(each): each for each in tensors if id(each) not in left_alone}
+    kept = [_TensorState.of(tensor) for tensor in distinct.values()]
+    if parameters:
+        for parameter in model.parameters():
+            parameter.grad = None
     try:
         yield
     finally:
@@ -49,7 +61,7 @@ def untouched(model: nn.Module, others: Iterable[torch.Generator] = ()) -> Itera
 
 @dataclass(frozen=True, eq=False)
 class Generators:
-    """The states of the generators of Python, NumPy and PyTorch."""
+    """The states of the random number generators of Python, NumPy and PyTorch."""
 
     python: tuple[Any, ...]
     numpy: dict[str, Any]
@@ -61,7 +73,7 @@ class Generators:
         return cls(random.getstate(), np.random.get_state(legacy=False), RandomState.now())
 
     def restore(self) -> None:
-        """Put the generators back into this state."""
+        """Restore the generators to this state."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         self.torch.restore()
@@ -69,7 +81,7 @@ class Generators:
 
 @dataclass(frozen=True, eq=False)
 class _TensorState:
-    """A tensor: where its data is, what it was, and what hangs on it."""
+    """A tensor: its storage, a copy of its values, its gradient, flag and attributes."""
 
     tensor: Tensor
     data: Tensor
@@ -98,7 +110,7 @@ class _TensorState:
 
 @dataclass(frozen=True, eq=False)
 class _ModuleState:
-    """Which attributes one module has."""
+    """The attributes of one module."""
 
     module: nn.Module
     training: bool
@@ -119,7 +131,7 @@ class _ModuleState:
 
 @dataclass(frozen=True, eq=False)
 class _Held:
-    """What containers hold, and the tensors and generators in them."""
+    """The contents of containers, and the tensors and generators in them."""
 
     contents: list[tuple[Any, list[Any]]]
     tensors: list[Tensor]

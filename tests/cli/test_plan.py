@@ -1,4 +1,4 @@
-"""What a shell sees: one clear line and exit code 2, or a plan."""
+"""`dropmuon plan`: a plan, or one clear line and exit code 2."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_plan_prints_and_writes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--budget", "1", "--out", "p.json", "--figure", "p.svg"]
     assert main(["plan", "my_problem:small", *options]) == 0
-    assert "Predicted time of full Muon" in capsys.readouterr().out
+    assert "Predicted time of full updates" in capsys.readouterr().out
     assert (here / "p.json").exists()
     assert (here / "p.svg").exists()
 

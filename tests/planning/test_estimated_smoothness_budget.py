@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from made_up import measured
 from torch import nn
 
 from dropmuon.planning import Problem, SmoothnessEstimate, estimate_smoothness
-from dropmuon.planning.bisection import bisected
+from dropmuon.planning.active_sets import bisected, planned_sets
 from dropmuon.planning.planner import recommend
-from dropmuon.planning.sets import planned_sets
+from tests.planning.synthetic_plans import costs_of
 
 DEPTH = 60
 
@@ -101,7 +100,7 @@ def test_cutoffs_that_were_not_measured_have_the_constants_of_the_next_larger_se
 
 def test_a_plan_of_what_there_was_time_for_leaves_other_families_out():
     found, _ = estimate(DEPTH, budget=100.0)
-    plan = recommend(measured(found.layers), found, 2)
+    plan = recommend(costs_of(found.layers), found, 2)
     assert [o.candidate.family for o in plan.options] == [
         "full updates",
         "progressive, uniform",
