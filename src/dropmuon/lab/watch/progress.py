@@ -15,8 +15,9 @@ from rich.text import Text
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import Evaluation
 from dropmuon.lab.watch.watcher import Watcher
+from dropmuon.text import duration
 
-__all__ = ["Display", "duration"]
+__all__ = ["Display"]
 
 
 @dataclass
@@ -105,13 +106,3 @@ class Display(Watcher):
             return "starting"
         elapsed, new = self._clock() - self._began, done - self._before
         return f"{duration(elapsed)} gone, about {duration(elapsed * (total - done) / new)} left"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: 48 s, 3:05 min, 2:10 h."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"

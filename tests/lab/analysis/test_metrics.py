@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropmuon.lab.analysis.averaging import normalized_curves
-from dropmuon.lab.analysis.bootstrap import interval
-from dropmuon.lab.analysis.metrics import finals, speedups, time_to_target
+from dropmuon.lab.analysis.metrics import (
+    finals,
+    interval,
+    normalized_curves,
+    speedups,
+    time_to_target,
+)
 from dropmuon.lab.analysis.series import SPLITS, UNITS
 from dropmuon.lab.run import Evaluation
 
