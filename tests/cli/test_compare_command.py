@@ -188,7 +188,7 @@ def test_a_full_disk_is_one_clear_line(
 
     monkeypatch.setattr(RunDirectory, "append", into_full)
     assert main([*TINY, "--out", "run"]) == 2
-    assert "No space left on device for the run in run; make room" in capsys.readouterr().err
+    assert "No space left on device for the run in run; free some space" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

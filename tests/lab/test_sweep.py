@@ -23,7 +23,7 @@ from dropmuon.lab.sweep.leases import LOCK_VARIABLE, Heartbeat, LeaseLostError, 
 from dropmuon.lab.sweep.objectives import Objective
 from dropmuon.lab.sweep.queues import Queue
 from dropmuon.lab.sweep.studies import open_study
-from dropmuon.lab.watch.watcher import Watcher
+from dropmuon.lab.watch import Watcher
 
 BASE = {
     "dataset": "digits",

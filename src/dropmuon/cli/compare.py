@@ -134,7 +134,7 @@ def _watchers(out: Path, names: list[str]) -> Any:
     watchers = [loggers.logger_named(name, out) for name in names]
     if console.is_terminal:
         watchers.append(progress.Display(console))
-    return needed("dropmuon.lab.watch.watcher", "lab").Watchers(watchers)
+    return needed("dropmuon.lab.watch", "lab").Watchers(watchers)
 
 
 def _shared(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:

@@ -98,6 +98,11 @@ class Config:
         """What the others are measured against: muon, or else the first method."""
         return "muon" if "muon" in self.methods else self.methods[0]
 
+    @property
+    def needs_plan(self) -> bool:
+        """Whether some method uses the planner's sampler."""
+        return any(self.method(name).needs_plan for name in self.methods)
+
     def method(self, name: str) -> Method:
         """One of the methods, with its options."""
         return method_named(name, self.options.get(name))

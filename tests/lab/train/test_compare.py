@@ -14,12 +14,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from dropmuon import DropMuon
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
-from dropmuon.lab.locking import alone
 from dropmuon.lab.run import Evaluation, RunDirectory
 from dropmuon.lab.train.compare import compare
 from dropmuon.lab.train.meter import train_step
 from dropmuon.lab.train.trial import Trial, initial_model
-from dropmuon.lab.watch.watcher import Watcher
+from dropmuon.lab.watch import Watcher
 
 METHODS = ("muon", "drop-muon:uniform", "drop-muon:epoch-shift", "adamw")
 
@@ -196,7 +195,7 @@ def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         compare(tiny(), out, watcher=StopAfter(3))
     before = (out / "evaluations.jsonl").read_text()
-    with alone(out), pytest.raises(ValueError, match="is in use by another process"):
+    with RunDirectory(out).lock(), pytest.raises(ValueError, match="is in use by another process"):
         compare(tiny(), out, resume=True)
     assert (out / "evaluations.jsonl").read_text() == before
 

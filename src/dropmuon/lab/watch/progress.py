@@ -1,4 +1,4 @@
-"""All methods at a glance while they run, on a terminal."""
+"""A table of all methods on the terminal while they run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import Evaluation
-from dropmuon.lab.watch.watcher import Watcher
+from dropmuon.lab.watch import Watcher
 from dropmuon.text import duration
 
 __all__ = ["Display"]
@@ -22,7 +22,7 @@ __all__ = ["Display"]
 
 @dataclass
 class _Row:
-    """What is known of one method."""
+    """The progress of one method."""
 
     seed: int = 0
     step: int = 0
@@ -74,7 +74,7 @@ class Display(Watcher):
             self._live = None
 
     def render(self) -> RenderableType:
-        """The table, and a bar over all methods and seeds."""
+        """Return the table, and a bar over all methods and seeds."""
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("method")
         for name in ("seed", "epoch", "train", "test", "steps/s"):
