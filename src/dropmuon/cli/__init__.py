@@ -18,9 +18,9 @@ _WRONG = "dropmuon: error:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; one clear line and exit code 2 for whatever a user can get wrong.
+    """Run a command; print one clear line and return 2 for whatever a user can get wrong.
 
-    A request to end (SIGTERM) is taken like Ctrl-C: what is done is kept.
+    SIGTERM is treated like Ctrl-C: finished work is kept.
     """
     options = _parser().parse_args(arguments)
     if threading.current_thread() is threading.main_thread():
@@ -36,15 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as all of dropmuon does."""
+    """Reports a mistake in one line, like the rest of dropmuon."""
 
     def error(self, message: str) -> NoReturn:
-        """Leave with exit code 2."""
+        """Exit with code 2."""
         self.exit(2, f"{_WRONG} {message}; see {self.prog} --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="dropmuon", description="Update fewer layers.")
+    parser = _Parser(
+        prog="dropmuon", description="Train PyTorch models in less time by updating fewer layers."
+    )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="command")
     for command in (compare, report, sweep, plan, data):

@@ -25,25 +25,25 @@ def shown(display: Display) -> str:
 def begun(now: list[float]) -> Display:
     terminal = Console(file=io.StringIO(), force_terminal=True)
     display = Display(terminal, clock=lambda: now[0])
-    display.begin(Config(methods=("muon", "sgd"), seeds=(0, 1), epochs=2), total_steps=20)
+    display.begin(Config(methods=("full", "sgd"), seeds=(0, 1), epochs=2), total_steps=20)
     return display
 
 
 def test_rows_tell_seed_epoch_accuracies_and_speed() -> None:
     display = begun([0.0])
     assert "starting" in shown(display)
-    display.advance("muon", 0, 5, 0.5)
+    display.advance("full", 0, 5, 0.5)
     display.evaluated(evaluation("sgd", 0, 10))
     display.end()
-    muon, sgd = shown(display).splitlines()[1:3]
-    assert muon.split() == ["muon", "0", "0.5/2", "10.0"]
+    full, sgd = shown(display).splitlines()[1:3]
+    assert full.split() == ["full", "0", "0.5/2", "10.0"]
     assert sgd.split() == ["sgd", "0", "1.0/2", "50.0%", "25.0%", "10.0"]
 
 
 def test_time_left_follows_from_steps_of_all_methods_and_seeds() -> None:
     now = [0.0]
     display = begun(now)
-    for method in ("muon", "sgd"):
+    for method in ("full", "sgd"):
         display.advance(method, 0, 10, 1.0)
     now[0] = 30.0
     display.end()
@@ -53,10 +53,10 @@ def test_time_left_follows_from_steps_of_all_methods_and_seeds() -> None:
 def test_what_an_earlier_run_did_is_not_counted_as_speed() -> None:
     now = [0.0]
     display = begun(now)
-    for method in ("muon", "sgd"):
+    for method in ("full", "sgd"):
         display.evaluated(evaluation(method, 0, 20))
     assert "starting" in shown(display)
-    display.advance("muon", 1, 10, 1.0)
+    display.advance("full", 1, 10, 1.0)
     now[0] = 10.0
     display.end()
     assert "10.0 s gone, about 30.0 s left" in shown(display)

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from dropmuon.lab.methods import Optimizer
+from dropmuon.lab.torch_muon import TorchMuon
 from dropmuon.lab.train.trial import Trial
 from dropmuon.optimizer import DropMuon
 from dropmuon.version import __version__
@@ -50,14 +52,12 @@ def methods(trials: Iterable[Trial]) -> dict[str, Any]:
     }
 
 
-def _drawing(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _drawing(optimizer: Optimizer) -> dict[str, Any]:
     """Return the layers, and how likely each is the cutoff and moves as training progresses."""
     if not isinstance(optimizer, DropMuon):
-        settings = {k: v for k, v in optimizer.defaults.items() if k in {"lr", "momentum", "betas"}}
-        text = f"{type(optimizer).__name__}({settings})"
         return {
             "layers": [],
-            "optimizer": text,
+            "optimizer": _text(optimizer),
             "sampler": None,
             "progress": [],
             "cutoff": [],
@@ -73,6 +73,14 @@ def _drawing(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         "cutoff": [np.diff(F, prepend=0.0).clip(0.0).tolist() for F, _ in marginals],
         "moves": [Q.tolist() for _, Q in marginals],
     }
+
+
+def _text(optimizer: Optimizer) -> str:
+    """Return class and main settings of an optimizer that is not ours."""
+    if isinstance(optimizer, TorchMuon):
+        return f"{_text(optimizer.muon)} and {_text(optimizer.adamw)}"
+    settings = {k: v for k, v in optimizer.defaults.items() if k in {"lr", "momentum", "betas"}}
+    return f"{type(optimizer).__name__}({settings})"
 
 
 def _processor() -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from dropmuon.lab.methods import Optimizer
 from dropmuon.optimizer import DropMuon
 from dropmuon.planning.timing import EXTRA_OPERATIONS
 from dropmuon.samplers import ActiveSet
@@ -26,9 +27,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 _GIBIBYTE = 2**30
 
 
-def train_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, updates: int = 1
-) -> None:
+def train_step(model: nn.Module, optimizer: Optimizer, batch: Batch, updates: int = 1) -> None:
     """Take one step of an ordinary training loop: loss, backward, step, zero_grad."""
     inputs, targets = batch
 
@@ -57,7 +56,7 @@ class Meter:
     def __init__(
         self,
         model: nn.Module,
-        make_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+        make_optimizer: Callable[[nn.Module], Optimizer],
         updates: int,
         known: Counts | None = None,
     ) -> None:
