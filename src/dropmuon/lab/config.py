@@ -23,6 +23,7 @@ __all__ = ["Config", "read_settings"]
 
 FORMAT = 1
 _DERIVED = frozenset({"format", "baseline"})
+_LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Config(Settings):
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Read settings from a YAML, TOML or JSON file, by its ending."""
+    """Read settings from a YAML, TOML or JSON file, told apart by its ending."""
     readers = {".yaml": yaml.safe_load, ".yml": yaml.safe_load}
     readers |= {".toml": tomllib.loads, ".json": json.loads}
     if path.suffix not in readers:
@@ -81,7 +82,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _values(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values as the fields have them; refuse names that are not settings."""
+    """Return plain values as the fields hold them; refuse names that are not settings."""
     known = {each.name: each.type for each in fields(Settings)}
     given = {key: value for key, value in settings.items() if key not in _DERIVED}
     for key in given:
@@ -103,7 +104,7 @@ def _of_type(name: str) -> list[str]:
 def _check(config: Config) -> None:
     for name in _of_type("str"):
         if not isinstance(getattr(config, name), str):
-            raise ValueError(f"{name} must be a text, got {getattr(config, name)!r}; quote it")
+            raise ValueError(f"{name} must be a string, got {getattr(config, name)!r}; quote it")
     if config.dataset not in data.NAMES:
         raise unknown_name("dataset", str(config.dataset), data.NAMES)
     family = family_of(config.model)
@@ -133,7 +134,7 @@ def _check_numbers(config: Config) -> None:
     for name in ("lr", "plan_budget"):
         value = getattr(config, name)
         if not _is_number(value) or not 0 < value < math.inf:
-            hint = "; YAML wants 1.0e-3 for 1e-3" if isinstance(value, str) else ""
+            hint = "; YAML reads 1e-3 as a string: write 1.0e-3" if isinstance(value, str) else ""
             raise ValueError(f"{name} must be a positive number, got {value!r}{hint}")
     if not _is_number(config.momentum) or not 0 <= config.momentum < 1:
         raise ValueError(f"momentum must be in [0, 1), got {config.momentum!r}")
@@ -145,20 +146,25 @@ def _check_numbers(config: Config) -> None:
 
 
 def _check_lists(config: Config) -> None:
+    for name, example in (("methods", "full"), ("seeds", "3 or 0,1,2")):
+        if not getattr(config, name):
+            raise ValueError(f"{name} must name at least one, got none; give {example}")
     for width in config.channels:
         whole_number("channels", width)
-    if not config.seeds or not all(map(_is_seed, config.seeds)):
-        raise ValueError(f"seeds must be whole numbers from 0, got {config.seeds}; give 3 or 0,1,2")
+    for seed in config.seeds:
+        whole_number("seeds", seed, least=0, most=_LARGEST_SEED, remedy="give 3 or 0,1,2")
     for target in config.targets:
         if not _is_number(target) or not 0 < target <= 100:
             raise ValueError(f"targets must be percentages in (0, 100], got {target!r}")
-    if not config.methods:
-        raise ValueError("methods must name at least one method, got none; give full")
     for name in ("methods", "seeds", "targets"):
         values = getattr(config, name)
         twice = next((v for v in values if values.count(v) > 1), None)
         if twice is not None:
-            raise ValueError(f"{name} must differ from each other, got {twice!r} twice; drop one")
+            raise ValueError(f"{name} must be distinct, got {twice!r} twice; drop one")
+    _check_methods(config)
+
+
+def _check_methods(config: Config) -> None:
     if not isinstance(config.options, Mapping):
         raise ValueError(f"options must be settings by method, got {config.options!r}")
     for name, options in config.options.items():
@@ -174,10 +180,6 @@ def _fitting(kind: str) -> str:
     if kind == "images":
         return "model cnn, mlp or resnet18, or dataset shakespeare"
     return "model gpt, or a data set of images"
-
-
-def _is_seed(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def _is_number(value: object) -> bool:

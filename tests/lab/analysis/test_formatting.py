@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from synthetic_runs import speedup
 
 from dropmuon.lab.analysis import formatting
+from tests.lab.synthetic_runs import speedup
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from rich.table import Table
-from synthetic_runs import METHODS, speedup, write_run
 
 from dropmuon.lab.analysis import formatting, results
 from dropmuon.lab.analysis.series import SPLITS, UNITS
 from dropmuon.lab.report import terminal
 from dropmuon.lab.report.closing import close
 from dropmuon.lab.run import RunDirectory
+from tests.lab.synthetic_runs import METHODS, speedup, write_run
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import METHODS, tiny
 
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
@@ -19,6 +18,7 @@ from dropmuon.lab.train import compare as compare_module
 from dropmuon.lab.train.compare import compare
 from dropmuon.lab.train.trial import Trial
 from dropmuon.lab.watch import Watcher
+from tests.lab.tiny import METHODS, tiny
 
 
 def timeless(run: RunDirectory) -> list[Evaluation]:

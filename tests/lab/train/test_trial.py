@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from tiny import tiny
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import DropMuon
 from dropmuon.lab import data
 from dropmuon.lab.train.meter import train_step
 from dropmuon.lab.train.trial import Trial, initial_model
+from tests.lab.tiny import tiny
 
 
 def test_operations_are_those_of_the_steps_that_were_taken() -> None:

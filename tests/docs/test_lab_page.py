@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dropmuon.lab import data
-from dropmuon.lab.config import Config
 from dropmuon.lab.methods import method_names
 from dropmuon.lab.models import MODELS
 from dropmuon.lab.sweep import read_spec
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "lab.md").read_text()
-
-
-def test_the_settings_in_the_page_are_a_configuration() -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    config = Config.of(yaml.safe_load(block))
-    assert [config.method(name).base for name in config.methods[2:]] == ["full", "torch-muon"]
 
 
 def test_every_data_set_model_and_method_is_in_the_page() -> None:
