@@ -35,6 +35,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def _without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out figures and report, which take longer than the training."""
+    monkeypatch.setattr("dropmuon.cli.compare._conclude", lambda run: None)
+
+
 def test_compare_leaves_a_whole_run_and_prints_csv_where_no_person_reads(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,6 +62,7 @@ def test_a_run_without_a_name_goes_below_runs(here: Path) -> None:
     assert len(list((here / "runs").glob("digits-*/report.html"))) == 1
 
 
+@pytest.mark.usefixtures("_without_report")
 def test_learning_rates_are_shared_or_of_one_method(here: Path) -> None:
     assert main([*TINY, "--lr", "0.02", "--lr", "drop-muon:uniform=0.04", "--out", "run"]) == 0
     config = json.loads((here / "run" / "config.json").read_text())
@@ -63,6 +70,7 @@ def test_learning_rates_are_shared_or_of_one_method(here: Path) -> None:
     assert config["options"] == {"drop-muon:uniform": {"lr": 0.04}}
 
 
+@pytest.mark.usefixtures("_without_report")
 def test_settings_come_from_a_file_and_the_command_line_goes_first(here: Path) -> None:
     (here / "c.yaml").write_text("epochs: 7\nlr: 0.03\noptions: {full: {lr: 0.05}}\n")
     assert main([*TINY, "--config", "c.yaml", "--out", "run"]) == 0
@@ -71,6 +79,7 @@ def test_settings_come_from_a_file_and_the_command_line_goes_first(here: Path) -
     assert config["options"] == {"full": {"lr": 0.05}}
 
 
+@pytest.mark.usefixtures("_without_report")
 def test_a_finished_run_is_resumed_without_naming_its_settings(here: Path) -> None:
     assert main([*TINY, "--out", "run"]) == 0
     before = (here / "run" / "evaluations.jsonl").read_text()
@@ -78,10 +87,19 @@ def test_a_finished_run_is_resumed_without_naming_its_settings(here: Path) -> No
     assert (here / "run" / "evaluations.jsonl").read_text() == before
 
 
+COMMAND = """
+import signal, sys
+from dropmuon.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main())
+"""
+"""The command, which hears SIGINT also where the tests run in the background and ignore it."""
+
+
 @contextmanager
 def running(arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """Run dropmuon in a process that is gone, and its pipes closed, when the block ends."""
-    command = [sys.executable, "-m", "dropmuon.cli", *arguments]
+    command = [sys.executable, "-c", COMMAND, *arguments]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -169,6 +187,7 @@ def test_a_full_disk_is_one_clear_line(
     assert "No space left on device for the run in run; free some space" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("_without_report")
 def test_all_experiments_go_on_where_they_were(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {
         name: replace(each, dataset="digits", batch_size=1000, channels=(8, 8))

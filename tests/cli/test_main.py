@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,12 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_it_runs_as_a_module_too() -> None:
     command = [sys.executable, "-m", "dropmuon.cli", "--version"]
     assert subprocess.check_output(command, text=True).strip() == __version__
+
+
+def test_the_handler_of_sigterm_is_restored(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["report", "nowhere"]) == 2
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_missing_package_is_named_with_the_extra_that_installs_it() -> None:

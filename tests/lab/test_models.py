@@ -74,7 +74,7 @@ def test_the_papers_cnns_have_three_convolutions_of_these_channels(
 def test_batch_norm_stands_between_convolution_and_relu() -> None:
     model = build("cnn", IMAGE, 10, (4, 8, 16), batch_norm=True)
     for place in range(1, 4):
-        kinds = [type(m) for m in model.get_submodule(f"conv{place}")]
+        kinds = [type(m) for m in model.get_submodule(f"conv{place}").children()]
         assert kinds == [nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d]
 
 

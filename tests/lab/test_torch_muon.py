@@ -102,7 +102,7 @@ def test_nothing_is_cast_to_bfloat16_on_a_cpu_and_casts_work_again_after(
     kinds = set()
     product = torch.addmm
 
-    def noted(x: Tensor, *rest: Tensor, **scales: float) -> Tensor:
+    def noted(x: Tensor, *rest: Any, **scales: Any) -> Any:
         kinds.add(x.dtype)
         return product(x, *rest, **scales)
 

@@ -6,7 +6,8 @@ import argparse
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from dropmuon.cli import compare, data, plan, report, sweep
@@ -23,16 +24,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     SIGTERM is treated like Ctrl-C: finished work is kept.
     """
     options = _parser().parse_args(arguments)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return int(options.run(options))
+        with _sigterm_as_ctrl_c():
+            return int(options.run(options))
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
         print(f"{_WRONG} {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("dropmuon: stopped", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM inside the block, where signals can be handled."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -94,7 +94,6 @@ def _reproduce(options: argparse.Namespace) -> int:
 def _run(config: Any, out: Path, options: argparse.Namespace, *, resume: bool) -> int:
     """Run a comparison with its watchers, then write tables, figures and a report."""
     compare = needed("dropmuon.lab.train.compare", "lab")
-    closing = needed("dropmuon.lab.report.closing", "lab")
     try:
         run = compare.compare(config, out, resume=resume, watcher=_watchers(out, options.logger))
         code = 0
@@ -107,8 +106,13 @@ def _run(config: Any, out: Path, options: argparse.Namespace, *, resume: bool) -
         )
         run, code = needed("dropmuon.lab.run", "lab").RunDirectory(out), _INTERRUPTED
     if run.evaluations():
-        closing.close(run, terminal=sys.stdout.isatty())
+        _conclude(run)
     return code
+
+
+def _conclude(run: Any) -> None:
+    """Write results, figures and the report of a run, and print its tables."""
+    needed("dropmuon.lab.report.closing", "lab").close(run, terminal=sys.stdout.isatty())
 
 
 def _watchers(out: Path, names: list[str]) -> Any:
