@@ -10,16 +10,16 @@ import torch
 
 from dropmuon import DropMuon
 from dropmuon.lab import methods
-from dropmuon.lab.methods import Setting, method_named, method_names
+from dropmuon.lab.methods import Shared, method_named, method_names
 from dropmuon.lab.models import build
 from dropmuon.samplers import Full, Nice, Progressive, RandomSubset, Submodel, epoch_shift, uniform
 
-SETTING = Setting(lr=0.1, momentum=0.5, policy="spectral", total_steps=10, seed=7)
+SHARED = Shared(lr=0.1, momentum=0.5, policy="spectral", total_steps=10, seed=7)
 
 
 def optimizer(name: str, **options: Any) -> Any:
     model = build("mlp", (1, 4, 4), 3, (5, 5))
-    return method_named(name, options).optimizer(model, SETTING, planned=Nice(2))
+    return method_named(name, options).optimizer(model, SHARED, planned=Nice(2))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from dropmuon.samplers import (
     epoch_shift,
 )
 
-__all__ = ["BASELINES", "Method", "Optimizer", "Setting", "method_named", "method_names"]
+__all__ = ["BASELINES", "Method", "Optimizer", "Shared", "method_named", "method_names"]
 
 Optimizer = torch.optim.Optimizer | TorchMuon
 
@@ -74,8 +74,8 @@ sets others."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a method is used on: shared by all methods of a comparison."""
+class Shared:
+    """What all methods of a comparison share on one seed, used by those that have no own value."""
 
     lr: float
     momentum: float
@@ -106,19 +106,19 @@ class Method:
         """Return its own learning rate, else the usual one of its base, else the shared one."""
         return float(self.options.get("lr", _USUAL_LR.get(self.base, shared)))
 
-    def settings(self, setting: Setting) -> dict[str, Any]:
+    def settings(self, shared: Shared) -> dict[str, Any]:
         """Return what the method runs with: its options, and the shared settings that it uses."""
         own = {key: value for key, value in self.options.items() if key != "base"}
         used = {}
         if self.base == "full" or self.base.startswith("drop-muon:"):
-            used = {"momentum": setting.momentum, "policy": setting.policy}
-        return {"lr": self.lr(setting.lr), **used, **own}
+            used = {"momentum": shared.momentum, "policy": shared.policy}
+        return {"lr": self.lr(shared.lr), **used, **own}
 
     def optimizer(
-        self, model: nn.Module, setting: Setting, planned: Sampler | None = None
+        self, model: nn.Module, shared: Shared, planned: Sampler | None = None
     ) -> Optimizer:
         """Make the optimizer for a model of the lab."""
-        lr = self.lr(setting.lr)
+        lr = self.lr(shared.lr)
         own = {k: v for k, v in self.options.items() if k not in {"lr", "base", "alpha"}}
         if self.base == "adamw":
             return torch.optim.AdamW(model.parameters(), lr, **own)
@@ -126,10 +126,10 @@ class Method:
             return torch.optim.SGD(model.parameters(), lr, **{"momentum": 0.9, **own})
         if self.base == "torch-muon":
             return TorchMuon(model, lr, **own)
-        shared = {"by": item_of, "total_steps": setting.total_steps, "seed": setting.seed}
+        common = {"by": item_of, "total_steps": shared.total_steps, "seed": shared.seed}
         if self.base == "scion":
-            return presets.scion(model, lr, **{**shared, **own})
-        chosen = {"momentum": setting.momentum, "policy": setting.policy, **shared, **own}
+            return presets.scion(model, lr, **{**common, **own})
+        chosen = {"momentum": shared.momentum, "policy": shared.policy, **common, **own}
         return DropMuon(model, lr, sampler=self._sampler(planned), **chosen)
 
     def _sampler(self, planned: Sampler | None) -> Sampler:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
-from dropmuon.lab.methods import Method, Setting
+from dropmuon.lab.methods import Method, Shared
 from dropmuon.lab.models import build
 from dropmuon.lab.run import Evaluation, finite
 from dropmuon.lab.train.meter import Batch, Counts, Meter, train_step
@@ -66,16 +66,16 @@ class Trial:
         self._config, self._data = config, found
         self.epoch_steps = steps_per_epoch(config, len(found.train))
         self.total_steps = config.epochs * self.epoch_steps
-        setting = Setting(config.lr, config.momentum, config.policy, self.total_steps, seed)
+        shared = Shared(config.lr, config.momentum, config.policy, self.total_steps, seed)
         self.model = copy.deepcopy(initial)
-        self.optimizer = method.optimizer(self.model, setting, planned)
+        self.optimizer = method.optimizer(self.model, shared, planned)
         self._meter = Meter(
             initial,
-            lambda model: method.optimizer(model, setting, planned),
+            lambda model: method.optimizer(model, shared, planned),
             method.updates_per_batch,
             known,
         )
-        self.settings = method.settings(setting)
+        self.settings = method.settings(shared)
         self.step, self.seconds, self.operations = 0, 0.0, 0.0
         self.evaluated_at = -1
         self._order_epoch, self._order = -1, torch.empty(0)
