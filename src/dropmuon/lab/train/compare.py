@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from dropmuon.files import write_bytes
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
+from dropmuon.lab.methods import Method
 from dropmuon.lab.run import RunDirectory
 from dropmuon.lab.train import descriptions
 from dropmuon.lab.train.meter import Counts, keep_freed_memory
@@ -75,23 +77,28 @@ class _Trials:
 
     def __init__(self, config: Config, found: data.Data, seeds: Sequence[int]) -> None:
         self._config, self._data = config, found
+        self._methods = [config.method(name) for name in config.methods]
         self._counts: dict[str, Counts] = {name: {} for name in config.methods}
-        self._ready: dict[int, list[Trial]] = {}
-        if seeds:
-            made = self._make(seeds[0], Full())
-            if not config.needs_plan:
-                self._ready[seeds[0]] = made
+        self._ready: dict[tuple[int, str], Trial] = {}
+        for seed in seeds[:1]:
+            for trial in self.of(seed, Full()):
+                if not trial.method.needs_plan:
+                    self._ready[seed, trial.method.name] = trial
 
     def of(self, seed: int, planned: Sampler | None) -> list[Trial]:
         """Return the trials of a seed, in the order of the methods."""
-        return self._ready.pop(seed, None) or self._make(seed, planned)
+        initial = initial_model(self._config, self._data, seed)
+        made = []
+        for method in self._methods:
+            ready = self._ready.pop((seed, method.name), None)
+            made.append(ready or self._make(method, seed, initial, planned))
+        return made
 
-    def _make(self, seed: int, planned: Sampler | None) -> list[Trial]:
-        config, initial = self._config, initial_model(self._config, self._data, seed)
-        return [
-            Trial(config, method, seed, self._data, initial, planned, self._counts[method.name])
-            for method in map(config.method, config.methods)
-        ]
+    def _make(
+        self, method: Method, seed: int, initial: nn.Sequential, planned: Sampler | None
+    ) -> Trial:
+        counts = self._counts[method.name]
+        return Trial(self._config, method, seed, self._data, initial, planned, counts)
 
 
 def _check_place(run: RunDirectory, config: Config, resume: bool) -> None:

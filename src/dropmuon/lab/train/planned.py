@@ -34,11 +34,11 @@ def planned_sampler(
     if not path.exists():
         watcher.prepare(f"planning for about {config.plan_budget:g} s")
         size = min(config.batch_size, len(found.train) // _PLANNING_BATCHES)
-        parts = torch.arange(size * _PLANNING_BATCHES, device=config.device).split(size)
+        places = torch.arange(size * _PLANNING_BATCHES, device=config.device).split(size)
         made = plan(
             initial_model(config, found, config.seeds[0]),
             _loss,
-            [found.train.batch(part) for part in parts],
+            [found.train.batch(each) for each in places],
             budget=config.plan_budget,
             lr=config.lr,
             momentum=config.momentum,
