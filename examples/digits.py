@@ -1,7 +1,7 @@
-"""Train a small CNN on scikit-learn's digits with Muon and with Drop-Muon, side by side.
+"""Train a small CNN on scikit-learn's digits with all layers and with Drop-Muon, side by side.
 
-The two methods take turns, epoch by epoch, so that whatever else the machine does hits both. Time
-is that of the training steps alone.
+The methods take turns, epoch by epoch, so that whatever else the machine does affects all of them.
+Only the time of training steps is counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
     train, test = digits()
     steps = EPOCHS * len(list(batches(train, 0)))
     runs = [
-        Run("Muon (full)", "full", steps),
+        Run("all layers (full)", "full", steps),
         Run("Drop-Muon (uniform)", "uniform", steps),
         Run("Drop-Muon (epoch-shift)", "epoch-shift", steps),
     ]
@@ -36,7 +36,7 @@ def main() -> None:
             run.train(train, epoch)
         print(f"{epoch + 1:>5}", *(f"{run.accuracy(test):>23.1%} " for run in runs))
     print()
-    print(f"{'':>24}   time per step   of Muon's   training time to {TARGET:.0%}")
+    print(f"{'':>24}   time per step   of full's   training time to {TARGET:.0%}")
     for run in runs:
         reached = run.time_to(TARGET)
         print(
@@ -82,7 +82,7 @@ class Run:
         return accuracy
 
     def step_time(self) -> float:
-        """Mean over all steps but the first epoch's, which warms up."""
+        """Return the mean over all steps but those of the first epoch, which warms up."""
         later = self.seconds[len(self.seconds) // EPOCHS :]
         return sum(later) / len(later)
 

@@ -1,10 +1,10 @@
-"""Plain text: tables, counts."""
+"""Plain text: tables, counts, durations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["aligned", "short_count"]
+__all__ = ["aligned", "duration", "short_count"]
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -24,3 +24,16 @@ def short_count(count: int) -> str:
         if count >= size:
             return f"{count / size:.3g}{unit}"
     return str(count)
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds in the unit that makes them short, such as 12.3 ms, 1.5 min or 2.1 h."""
+    if seconds is None:
+        return "–"
+    if seconds >= 2 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    if seconds >= 120:
+        return f"{seconds / 60:.1f} min"
+    if seconds >= 1 or seconds == 0:
+        return f"{seconds:.1f} s" if seconds < 99.95 else f"{seconds:.0f} s"
+    return f"{1000 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dropmuon import __version__
 from dropmuon.cli import main
 
 FACTORY = """
@@ -92,10 +91,3 @@ def test_a_misuse_is_one_line_and_exit_code_2(
     assert len(lines) == 1
     assert lines[0].startswith("dropmuon: error: ")
     assert message in lines[0]
-
-
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["--version"])
-    assert stopped.value.code == 0
-    assert capsys.readouterr().out.strip() == __version__

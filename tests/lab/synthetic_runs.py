@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dropmuon.lab.analysis.metrics import Speedup
+from dropmuon.lab.analysis.series import Unit
 from dropmuon.lab.run import Evaluation, RunDirectory
 
 LAYERS = ["conv1", "conv2", "conv3", "head"]
@@ -54,6 +56,35 @@ def write_run(
             for evaluation in trial[: (stop or {}).get((method, seed), len(trial))]:
                 run.append(evaluation)
     return run
+
+
+def speedup(
+    ratio: float | None,
+    low: float | None = None,
+    high: float | None = None,
+    reached: int = 3,
+    unit: Unit = "seconds",
+    baseline_reached: int = 3,
+    compared: int | None = None,
+) -> Speedup:
+    """Make the speed-up of method a to 90 % train accuracy, on three seeds."""
+    both = reached if compared is None else compared
+    ratios = {} if ratio is None else dict.fromkeys(range(both), ratio)
+    return Speedup(
+        method="a",
+        split="train",
+        unit=unit,
+        target=90.0,
+        ratio=ratio,
+        low=low,
+        high=high,
+        ratios=ratios,
+        time=12.34,
+        reached=reached,
+        seeds=3,
+        baseline_reached=baseline_reached,
+        baseline_seeds=3,
+    )
 
 
 def _trial(

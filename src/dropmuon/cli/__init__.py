@@ -6,7 +6,8 @@ import argparse
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from dropmuon.cli import compare, data, plan, report, sweep
@@ -18,15 +19,14 @@ _WRONG = "dropmuon: error:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; one clear line and exit code 2 for whatever a user can get wrong.
+    """Run a command; print one clear line and return 2 for whatever a user can get wrong.
 
-    A request to end (SIGTERM) is taken like Ctrl-C: what is done is kept.
+    SIGTERM is treated like Ctrl-C: finished work is kept.
     """
     options = _parser().parse_args(arguments)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return int(options.run(options))
+        with _sigterm_as_ctrl_c():
+            return int(options.run(options))
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
         print(f"{_WRONG} {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -35,16 +35,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM inside the block, where signals can be handled."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as all of dropmuon does."""
+    """Reports a mistake in one line, like the rest of dropmuon."""
 
     def error(self, message: str) -> NoReturn:
-        """Leave with exit code 2."""
+        """Exit with code 2."""
         self.exit(2, f"{_WRONG} {message}; see {self.prog} --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="dropmuon", description="Update fewer layers.")
+    parser = _Parser(
+        prog="dropmuon", description="Train PyTorch models in less time by updating fewer layers."
+    )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="command")
     for command in (compare, report, sweep, plan, data):

@@ -1,4 +1,4 @@
-"""What commands share: rooms are imported when a command runs, since they need extras."""
+"""What all commands share: parts of dropmuon that need extra packages are imported on demand."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ __all__ = ["Commands", "needed"]
 
 
 def needed(module: str, extra: str) -> Any:
-    """Import a room of dropmuon, or say which extra brings what it needs."""
+    """Import a module, or say which extra of dropmuon installs what it needs."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ImportError(f"{error}; install it: pip install 'dropmuon[{extra}]'") from error
+        raise ImportError(
+            f"{error}; install the {extra} extra: pip install '.[{extra}]' in a clone of dropmuon"
+        ) from error

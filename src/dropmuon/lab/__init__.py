@@ -1,1 +1,1 @@
-"""Prove it: data, models, training, metrics, sweeps and reports."""
+"""Comparisons on real data: data sets, models, training, metrics, sweeps and reports."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch import nn
 from dropmuon import presets
 from dropmuon.checks import unknown_name
 from dropmuon.lab.models import item_of
+from dropmuon.lab.torch_muon import TorchMuon
 from dropmuon.optimizer import DropMuon
 from dropmuon.samplers import (
     Full,
@@ -25,11 +28,27 @@ from dropmuon.samplers import (
     epoch_shift,
 )
 
-__all__ = ["Method", "Setting", "method_named", "method_names"]
+__all__ = ["BASELINES", "Method", "Optimizer", "Shared", "method_named", "method_names"]
 
+Optimizer = torch.optim.Optimizer | TorchMuon
+
+BASELINES = ("full", "muon")
+"""What other methods are measured against where it takes part: the method, and its old name."""
+
+_OLD_NAMES = {"muon": "full"}
 _SCHEDULES = ("uniform", "linear", "quadratic", "exponential", "epoch-shift")
 _SIZED = {"nice": Nice, "submodel": Submodel}
-_DROP_OPTIONS = frozenset(
+_FIXED_NAMES = (
+    "full",
+    *(f"drop-muon:{name}" for name in _SCHEDULES),
+    "drop-muon:planned",
+    "drop-muon:random-subset",
+    "torch-muon",
+    "scion",
+    "adamw",
+    "sgd",
+)
+_DROP_MUON_OPTIONS = frozenset(
     {
         "momentum",
         "nesterov",
@@ -45,14 +64,18 @@ _DROP_OPTIONS = frozenset(
 _OPTIONS = {
     "adamw": frozenset({"betas", "eps", "weight_decay"}),
     "sgd": frozenset({"momentum", "nesterov", "weight_decay"}),
+    "torch-muon": frozenset(
+        {"adamw_lr", "betas", "momentum", "nesterov", "weight_decay", "adjust_lr_fn"}
+    ),
 }
-_USUAL_LR = {"adamw": 1e-3, "sgd": 0.05, "scion": 0.02}
-"""Learning rates of methods that do not share Muon's; a config or `--lr NAME=VALUE` sets others."""
+_USUAL_LR = {"adamw": 1e-3, "sgd": 0.05, "scion": 0.02, "torch-muon": 0.02}
+"""Learning rates of methods that do not share that of Drop-Muon; a config or `--lr NAME=VALUE`
+sets others."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a method is used on: shared by all methods of a comparison."""
+class Shared:
+    """What all methods of a comparison share on one seed, used by those that have no own value."""
 
     lr: float
     momentum: float
@@ -63,7 +86,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Method:
-    """A name, the known method that it is, and options of its own."""
+    """A name, the known method it stands for (`base`), and options of its own."""
 
     name: str
     base: str
@@ -71,7 +94,7 @@ class Method:
 
     @property
     def needs_plan(self) -> bool:
-        """Whether a sampler is to be planned for the model first."""
+        """Whether a sampler has to be planned for the model first."""
         return self.base == "drop-muon:planned"
 
     @property
@@ -80,35 +103,37 @@ class Method:
         return int(self.options.get("updates_per_batch", 1))
 
     def lr(self, shared: float) -> float:
-        """The learning rate: its own, the usual one of a method unlike Muon, or the shared one."""
+        """Return its own learning rate, else the usual one of its base, else the shared one."""
         return float(self.options.get("lr", _USUAL_LR.get(self.base, shared)))
 
-    def settings(self, setting: Setting) -> dict[str, Any]:
-        """What the method really runs with: its options, and the shared settings that it heeds."""
+    def settings(self, shared: Shared) -> dict[str, Any]:
+        """Return what the method runs with: its options, and the shared settings that it uses."""
         own = {key: value for key, value in self.options.items() if key != "base"}
-        heeded = {}
-        if self.base == "muon" or self.base.startswith("drop-muon:"):
-            heeded = {"momentum": setting.momentum, "policy": setting.policy}
-        return {"lr": self.lr(setting.lr), **heeded, **own}
+        used = {}
+        if self.base == "full" or self.base.startswith("drop-muon:"):
+            used = {"momentum": shared.momentum, "policy": shared.policy}
+        return {"lr": self.lr(shared.lr), **used, **own}
 
     def optimizer(
-        self, model: nn.Module, setting: Setting, planned: Sampler | None = None
-    ) -> torch.optim.Optimizer:
+        self, model: nn.Module, shared: Shared, planned: Sampler | None = None
+    ) -> Optimizer:
         """Make the optimizer for a model of the lab."""
-        lr = self.lr(setting.lr)
+        lr = self.lr(shared.lr)
         own = {k: v for k, v in self.options.items() if k not in {"lr", "base", "alpha"}}
         if self.base == "adamw":
             return torch.optim.AdamW(model.parameters(), lr, **own)
         if self.base == "sgd":
             return torch.optim.SGD(model.parameters(), lr, **{"momentum": 0.9, **own})
-        shared = {"by": item_of, "total_steps": setting.total_steps, "seed": setting.seed}
+        if self.base == "torch-muon":
+            return TorchMuon(model, lr, **own)
+        common = {"by": item_of, "total_steps": shared.total_steps, "seed": shared.seed}
         if self.base == "scion":
-            return presets.scion(model, lr, **{**shared, **own})
-        chosen = {"momentum": setting.momentum, "policy": setting.policy, **shared, **own}
+            return presets.scion(model, lr, **{**common, **own})
+        chosen = {"momentum": shared.momentum, "policy": shared.policy, **common, **own}
         return DropMuon(model, lr, sampler=self._sampler(planned), **chosen)
 
     def _sampler(self, planned: Sampler | None) -> Sampler:
-        if self.base == "muon":
+        if self.base == "full":
             return Full()
         kind = self.base.partition(":")[2]
         if kind == "planned":
@@ -126,13 +151,17 @@ class Method:
 def method_named(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """Return the method of this name, or say which names and options there are.
 
-    A name of the user's own is accepted where its options name a `base`.
+    Any name is accepted whose options name a `base`. `muon` is an old name of `full`: the method
+    keeps it as its name, so that runs that began with it can be resumed.
     """
     options = dict(options or {})
     base = str(options.get("base", name))
+    if base in _OLD_NAMES:
+        _warn_of_old_name(base)
+        base = _OLD_NAMES[base]
     if base == "drop-muon:adaptive":
         raise ValueError(
-            f"method {base!r} is not there yet; drop-muon:epoch-shift changes its distribution "
+            f"method {base!r} does not exist yet; drop-muon:epoch-shift changes its distribution "
             "with progress"
         )
     if base not in _FIXED_NAMES and _sized(base.removeprefix("drop-muon:")) is None:
@@ -142,23 +171,12 @@ def method_named(name: str, options: Mapping[str, Any] | None = None) -> Method:
 
 
 def method_names() -> list[str]:
-    """All names, with TAU where a number goes."""
+    """Return all names, with TAU where a number goes."""
     return [*_FIXED_NAMES, *(f"drop-muon:{kind}-TAU" for kind in _SIZED)]
 
 
-_FIXED_NAMES = (
-    "muon",
-    *(f"drop-muon:{name}" for name in _SCHEDULES),
-    "drop-muon:planned",
-    "drop-muon:random-subset",
-    "scion",
-    "adamw",
-    "sgd",
-)
-
-
 def _sized(kind: str) -> Sampler | None:
-    """`nice-2` and `submodel-2` as samplers; None for anything else."""
+    """Return `nice-2` or `submodel-2` as a sampler; None for anything else."""
     found = re.fullmatch(r"(nice|submodel)-(\d+)", kind)
     if found is None:
         return None
@@ -167,12 +185,24 @@ def _sized(kind: str) -> Sampler | None:
 
 
 def _check_options(name: str, base: str, options: Mapping[str, Any]) -> None:
-    accepted = {"lr", "base"} | set(_OPTIONS.get(base, _DROP_OPTIONS))
+    accepted = {"lr", "base"} | set(_OPTIONS.get(base, _DROP_MUON_OPTIONS))
     if base == "drop-muon:epoch-shift":
         accepted.add("alpha")
     for option in options:
         if option not in accepted:
             raise unknown_name(f"option of method {name!r}", str(option), accepted)
-    lr = options.get("lr", 1.0)
-    if isinstance(lr, bool) or not isinstance(lr, int | float) or not lr > 0:
-        raise ValueError(f"lr of method {name!r} must be a positive number, got {lr!r}")
+    for key in {"lr", "adamw_lr"} & set(options):
+        lr = options[key]
+        if isinstance(lr, bool) or not isinstance(lr, int | float) or not lr > 0:
+            raise ValueError(f"{key} of method {name!r} must be a positive number, got {lr!r}")
+
+
+@cache
+def _warn_of_old_name(old: str) -> None:
+    """Say once per process how a method is called now; without a handler, on stderr."""
+    logging.getLogger(__name__).warning(
+        "dropmuon: method %r is an old name, accepted until the next release; use %r for it, or "
+        "'torch-muon' for torch.optim.Muon",
+        old,
+        _OLD_NAMES[old],
+    )

@@ -1,8 +1,8 @@
-"""What a comparison leaves behind: a directory of small files that any tool can read.
+"""The directory of a run: small files that any tool can read, and a lock while one is written.
 
-config.json       what was asked for
+config.json       the settings of the comparison
 environment.json  where it ran
-methods.json      layers, sampler and sampling distribution of every method
+methods.json      settings, layers and sampling distribution of every method
 evaluations.jsonl one line per evaluation, appended as they come
 """
 
@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from dropmuon.files import write_json, write_text
 
-__all__ = ["Evaluation", "RunDirectory"]
+__all__ = ["Evaluation", "RunDirectory", "finite", "methods_in", "try_lock"]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One method on one seed, looked at after so many steps.
+    """The state of one method on one seed after a number of steps.
 
     Attributes:
         method: its name in the comparison.
@@ -31,10 +34,10 @@ class Evaluation:
         epoch: passes over the training set so far.
         seconds: spent in training steps so far, evaluation not counted.
         operations: floating-point operations of those steps.
-        train_accuracy: share of right answers on training examples, in [0, 1].
+        train_accuracy: share of correct predictions on training examples, in [0, 1].
         train_loss: mean loss there; None if it is not finite.
-        test_accuracy: share of right answers on the test set.
-        test_loss: mean loss there.
+        test_accuracy: share of correct predictions on the test set.
+        test_loss: mean loss there; None if it is not finite.
         moved: how often each layer moved since the last evaluation; empty without layers.
         cutoffs: how often each layer was the cutoff since the last evaluation.
         load: the machine's load average at the time, None where there is none.
@@ -55,12 +58,12 @@ class Evaluation:
     load: float | None = None
 
     def line(self) -> str:
-        """One line of JSON, without its end."""
+        """Return one line of JSON, without its end."""
         return json.dumps(asdict(self), allow_nan=False)
 
     @classmethod
     def parse(cls, line: str) -> Evaluation:
-        """Read what `line` wrote; unknown fields of later versions are left out."""
+        """Read what `line` wrote; unknown fields of later versions are ignored."""
         content = json.loads(line)
         known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
         known["moved"] = tuple(known.get("moved", ()))
@@ -76,7 +79,7 @@ class RunDirectory:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What was asked for."""
+        """The settings of the comparison."""
         return self._read("config.json")
 
     @property
@@ -86,12 +89,12 @@ class RunDirectory:
 
     @property
     def methods(self) -> dict[str, Any]:
-        """Layers and sampling distribution of every method."""
+        """Settings, layers and sampling distribution of every method."""
         return self._read("methods.json")
 
     @property
     def checkpoints(self) -> Path:
-        """Where unfinished trials are kept."""
+        """The directory of unfinished trials."""
         return self.path / "checkpoints"
 
     def write(self, name: str, content: Any) -> None:
@@ -99,7 +102,7 @@ class RunDirectory:
         write_json(self.path / name, content)
 
     def evaluations(self) -> list[Evaluation]:
-        """All evaluations in the order they were made; a line that was cut off is left out."""
+        """Return all evaluations in the order they were made; an incomplete line is ignored."""
         path = self.path / "evaluations.jsonl"
         if not path.exists():
             return []
@@ -115,6 +118,12 @@ class RunDirectory:
         """Keep these evaluations and no others."""
         text = "".join(each.line() + "\n" for each in evaluations)
         write_text(self.path / "evaluations.jsonl", text)
+
+    @contextmanager
+    def lock(self) -> Iterator[bool]:
+        """Try to be the only process that writes here, and tell whether it is."""
+        with (self.path / ".lock").open("w") as file:
+            yield try_lock(file.fileno())
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self.path / name
@@ -132,11 +141,39 @@ class RunDirectory:
         return found
 
 
+def methods_in(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Return the methods in the order of their first evaluation."""
+    return list(dict.fromkeys(each.method for each in evaluations))
+
+
 def finite(value: float) -> float | None:
-    """The number, or None where JSON has no way to write it."""
+    """Return the number, or None where JSON cannot write it."""
     return value if math.isfinite(value) else None
 
 
-def methods_in(evaluations: Sequence[Evaluation]) -> list[str]:
-    """The methods in the order of their first evaluation."""
-    return list(dict.fromkeys(each.method for each in evaluations))
+# Locks of the operating system end with the process that holds them.
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def try_lock(handle: int) -> bool:
+        """Lock an open file without waiting, and return whether that worked."""
+        os.lseek(handle, 1 << 30, os.SEEK_SET)  # far from the content, which others read
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def try_lock(handle: int) -> bool:
+        """Lock an open file without waiting, and return whether that worked."""
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # a file system without locks
+        return True

@@ -1,8 +1,9 @@
 """The paper's "Evaluation Metrics", on lists of evaluations.
 
-Targets are in percent, accuracies in [0, 1]. Ratios are time of the baseline over time of the
-method, seed by seed: above 1 the method is sooner. Seeds are compared where both have what is
-needed, and what was missed is counted, never dropped.
+Targets are in percent, accuracies in [0, 1]. A ratio is the time of the baseline over the time of
+the method on the same seed: above 1 the method is sooner. Seeds are compared where both have what
+is needed; missed targets are counted, never dropped. Intervals are percentile bootstraps of means
+over seeds, with the same resamples in every call.
 """
 
 from __future__ import annotations
@@ -11,19 +12,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from dropmuon.lab.analysis.bootstrap import interval
-from dropmuon.lab.analysis.series import Split, Unit, accuracy, clock, finished, in_order, trials
+from dropmuon.lab.analysis.series import (
+    Split,
+    Unit,
+    accuracy,
+    as_far,
+    clock,
+    finished,
+    in_order,
+    trials,
+)
 from dropmuon.lab.run import Evaluation
 
 __all__ = [
+    "Curve",
     "Final",
     "Speedup",
     "Spread",
     "finals",
+    "interval",
+    "normalized_curves",
     "speedups",
     "time_to_target",
 ]
+
+FloatArray = npt.NDArray[np.float64]
+
+_RESAMPLES = 2000
+_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -91,13 +109,33 @@ class Final:
     step_operations_share: float | None = None
 
 
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy over normalised time (the baseline ends at 1): mean over seeds, bootstrap band.
+
+    Attributes:
+        end: where the method itself ends, mean over seeds. Before 1 the rest of the curve is
+            flat; beyond 1 it is cut.
+    """
+
+    method: str
+    split: Split
+    unit: Unit
+    seeds: int
+    end: float
+    time: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
 def time_to_target(
     evaluations: Iterable[Evaluation],
     target: float,
     split: Split = "train",
     unit: Unit = "seconds",
 ) -> float | None:
-    """The clock of one trial at its first evaluation of at least that accuracy in percent."""
+    """Return the clock of one trial at its first evaluation with at least the target accuracy."""
     for each in in_order(evaluations):
         if accuracy(each, split) >= target / 100:
             return clock(each, unit)
@@ -111,7 +149,7 @@ def speedups(
     split: Split = "train",
     unit: Unit = "seconds",
 ) -> list[Speedup]:
-    """Time-to-target ratios of every method, the baseline included, at every target."""
+    """Return the time-to-target ratios of every method, the baseline included, at every target."""
     by_method = trials(evaluations)
     found = []
     for target in targets:
@@ -125,10 +163,45 @@ def speedups(
 
 
 def finals(evaluations: Iterable[Evaluation], baseline: str) -> list[Final]:
-    """Accuracy at the end of every method, and what it cost beside the baseline."""
+    """Return the final accuracy of every method, and its cost compared with the baseline."""
     found = [_final(method, of_seed) for method, of_seed in trials(evaluations).items()]
     base = next((each for each in found if each.method == baseline), None)
     return found if base is None else [_beside(each, base) for each in found]
+
+
+def normalized_curves(
+    evaluations: Iterable[Evaluation],
+    baseline: str,
+    split: Split = "train",
+    unit: Unit = "seconds",
+    grid: int = 101,
+) -> list[Curve]:
+    """Average the curves of every method, each seed's time divided by the baseline's on that seed.
+
+    This is the paper's normalised curve averaging. A trial takes part where it and the baseline on
+    its seed went as far as the baseline ever did.
+    """
+    if grid < 2:
+        raise ValueError(f"grid must be at least 2 points, got {grid}")
+    by_method = trials(evaluations)
+    whole = finished(by_method.get(baseline, {}))
+    ends = {seed: clock(trial[-1], unit) for seed, trial in whole.items()}
+    ends = {seed: end for seed, end in ends.items() if end > 0}
+    far = max((trial[-1].epoch for trial in whole.values()), default=0.0)
+    found = []
+    for method, of_seed in by_method.items():
+        taking_part = {s: t for s, t in of_seed.items() if s in ends and as_far(t[-1].epoch, far)}
+        if taking_part:
+            found.append(_curve(method, taking_part, ends, split, unit, grid))
+    return found
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
+    """Return the bootstrap interval of the mean; (None, None) for fewer than two values."""
+    if len(values) < 2:
+        return None, None
+    low, high = _band(np.asarray(values, dtype=np.float64)[:, None])
+    return float(low[0]), float(high[0])
 
 
 def _speedup(
@@ -162,7 +235,7 @@ def _speedup(
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:
-    """None where it has no meaning; both at the very start are equally soon."""
+    """Return the ratio, or None where it has no meaning; equal times, 0 included, make 1."""
     if above is None or below is None:
         return None
     if above == below:
@@ -186,7 +259,7 @@ def _final(method: str, of_seed: Mapping[int, list[Evaluation]]) -> Final:
 
 
 def _beside(own: Final, base: Final) -> Final:
-    """The same with its shares of the baseline's costs; totals only after equally many steps."""
+    """Add the shares of the baseline's costs; of totals only after equally many steps."""
     equal = own.steps == base.steps
     return replace(
         own,
@@ -212,3 +285,35 @@ def _mean(values: Iterable[float]) -> float | None:
 
 def _spread(values: Sequence[float]) -> Spread:
     return Spread(float(np.mean(values)), min(values), max(values))
+
+
+def _curve(
+    method: str,
+    of_seed: Mapping[int, list[Evaluation]],
+    ends: Mapping[int, float],
+    split: Split,
+    unit: Unit,
+    grid: int,
+) -> Curve:
+    time = np.linspace(0.0, 1.0, grid)
+    rows = np.array(
+        [
+            np.interp(
+                time, [clock(e, unit) / ends[s] for e in trial], [accuracy(e, split) for e in trial]
+            )
+            for s, trial in of_seed.items()
+        ]
+    )
+    low, high = _band(rows)
+    end = np.mean([clock(trial[-1], unit) / ends[s] for s, trial in of_seed.items()])
+    lines = [tuple(map(float, line)) for line in (time, rows.mean(axis=0), low, high)]
+    return Curve(method, split, unit, len(rows), float(end), *lines)
+
+
+def _band(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the interval of the mean over the first axis, column by column."""
+    n = len(rows)
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
+    tail = (1 - _CONFIDENCE) / 2
+    low, high = np.quantile(counts @ rows / n, [tail, 1 - tail], axis=0)
+    return low, high

@@ -1,4 +1,4 @@
-"""What a comparison found: from the files of a run to numbers and a verdict."""
+"""The results of a comparison: from the files of a run to numbers and a verdict."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dropmuon.files import write_json, write_text
-from dropmuon.lab.analysis import wording
-from dropmuon.lab.analysis.averaging import Curve, normalized_curves
-from dropmuon.lab.analysis.metrics import Final, Speedup, finals, speedups
+from dropmuon.lab.analysis import formatting
+from dropmuon.lab.analysis.metrics import Curve, Final, Speedup, finals, normalized_curves, speedups
 from dropmuon.lab.analysis.series import SPLITS, UNITS, Split, Unit, as_far, trials
 from dropmuon.lab.run import Evaluation, RunDirectory, methods_in
 
@@ -49,20 +48,20 @@ class Results:
     curves: tuple[Curve, ...]
 
     def final(self, method: str) -> Final | None:
-        """Where a method ended, None before its first evaluation."""
+        """Return where a method ended, or None before its first evaluation."""
         return next((each for each in self.finals if each.method == method), None)
 
     def speedup(
         self, method: str, target: float, split: Split = "train", unit: Unit = "seconds"
     ) -> Speedup | None:
-        """One time-to-target ratio."""
+        """Return one time-to-target ratio."""
         key = (method, target, split, unit)
         found = (e for e in self.speedups if (e.method, e.target, e.split, e.unit) == key)
         return next(found, None)
 
 
 def summarize(run: RunDirectory) -> Results:
-    """Work out everything from the files of a run, finished or not."""
+    """Compute all results from the files of a run, finished or not."""
     config, evaluations = run.config, run.evaluations()
     asked = [str(method) for method in config.get("methods", [])]
     methods = tuple(dict.fromkeys([*asked, *methods_in(evaluations)]))
@@ -89,7 +88,7 @@ def summarize(run: RunDirectory) -> Results:
 
 
 def write(run: RunDirectory, results: Results) -> None:
-    """Put results.json and results.csv beside the run's other files."""
+    """Write results.json and results.csv into the directory of the run."""
     write_json(
         run.path / "results.json", {"format": 1, "verdict": verdict(results)} | _json(results)
     )
@@ -97,10 +96,10 @@ def write(run: RunDirectory, results: Results) -> None:
 
 
 def verdict(results: Results) -> str:
-    """The outcome in one sentence: the best challenger at the highest target that was compared."""
+    """Say the outcome in one sentence: the best challenger at the highest target compared."""
     found = headline(results)
     if found is not None:
-        return wording.sentence(found, results.baseline)
+        return formatting.sentence(found, results.baseline)
     if not results.finals:
         return "Nothing was evaluated yet."
     if len(results.methods) == 1:
@@ -108,16 +107,16 @@ def verdict(results: Results) -> str:
     best = max(results.finals, key=lambda each: each.test.mean)
     return (
         f"No target was reached by two methods; {best.method} ended highest, at "
-        f"{wording.percent(best.test.mean)} test accuracy."
+        f"{formatting.percent(best.test.mean)} test accuracy."
     )
 
 
 def headline(results: Results, split: Split = "train", unit: Unit = "seconds") -> Speedup | None:
-    """The highest target that a challenger and the baseline reached, by its best challenger.
+    """Return the highest target that a challenger and the baseline reached, by its best challenger.
 
-    A target that both reached on all seeds comes before one that some missed; of challengers, the
-    one that reached it on the most seeds, and of those the soonest. Where nothing can be compared,
-    the lowest target that the baseline reached and everyone else missed.
+    A target that both reached on all seeds comes before one that some missed; among challengers,
+    the one that reached it on most seeds, and among those the soonest. Where nothing can be
+    compared, the lowest target that the baseline reached and all others missed.
     """
     challengers = [
         each

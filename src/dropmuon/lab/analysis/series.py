@@ -1,4 +1,4 @@
-"""Evaluations sorted into trials, and how to read their two accuracies and two clocks."""
+"""Evaluations sorted into trials, with their two accuracies and two clocks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNITS: tuple[Unit, ...] = ("seconds", "operations")
 
 
 def trials(evaluations: Iterable[Evaluation]) -> dict[str, dict[int, list[Evaluation]]]:
-    """Evaluations by method and seed, seeds ascending, each in the order of its steps."""
+    """Return evaluations by method and seed, seeds ascending, each in the order of its steps."""
     given = list(evaluations)
     found: dict[str, dict[int, list[Evaluation]]] = {}
     for method in methods_in(given):
@@ -46,44 +46,44 @@ def trials(evaluations: Iterable[Evaluation]) -> dict[str, dict[int, list[Evalua
 
 
 def finished(of_seed: Mapping[int, list[Evaluation]]) -> dict[int, list[Evaluation]]:
-    """The trials of one method that went as far as its furthest."""
+    """Return the trials of one method that went as far as its furthest."""
     far = max((trial[-1].epoch for trial in of_seed.values()), default=0.0)
     return {seed: t for seed, t in of_seed.items() if as_far(t[-1].epoch, far)}
 
 
 def accuracy(evaluation: Evaluation, split: Split) -> float:
-    """Accuracy on one of the two sets."""
+    """Return the accuracy on one of the two sets."""
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
     return evaluation.train_accuracy if split == "train" else evaluation.test_accuracy
 
 
 def clock(evaluation: Evaluation, unit: Unit) -> float:
-    """Training time so far, in seconds or in floating-point operations."""
+    """Return the training time so far, in seconds or in floating-point operations."""
     if unit not in UNITS:
         raise unknown_name("unit", unit, UNITS)
     return evaluation.seconds if unit == "seconds" else evaluation.operations
 
 
 def in_order(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """In the order of training, whatever the order of the records."""
+    """Sort evaluations by step, whatever the order in which they were recorded."""
     return sorted(evaluations, key=lambda each: (each.step, each.seconds))
 
 
 def as_far(epoch: float, other: float) -> bool:
-    """Whether training went on for as many epochs."""
+    """Return whether training lasted for as many epochs."""
     return epoch >= other - 1e-6
 
 
 def along(evaluation: Evaluation, axis: Axis) -> float:
-    """Training so far, in epochs or in time."""
+    """Return the training so far, in epochs or in time."""
     return evaluation.epoch if axis == "epoch" else clock(evaluation, axis)
 
 
 def mean_line(
     of_seed: Mapping[int, list[Evaluation]], axis: Axis, split: Split
 ) -> list[tuple[float, float]]:
-    """One method's average (place, accuracy) at every step that all its whole trials stopped at."""
+    """Return (time, accuracy) averaged over finished trials, at the steps that all of them have."""
     whole = [{each.step: each for each in trial} for trial in finished(of_seed).values()]
     if not whole:
         return []
@@ -98,7 +98,7 @@ def mean_line(
 
 
 def activity(of_seed: Mapping[int, list[Evaluation]]) -> tuple[list[float], list[list[float]]]:
-    """How often each layer moved between evaluations: their epochs, and shares by layer.
+    """Return how often each layer moved between evaluations: their epochs, and shares by layer.
 
     Shares are of the steps between two evaluations, over all seeds; there is one epoch more.
     """

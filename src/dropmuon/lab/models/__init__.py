@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from dropmuon.checks import unknown_name
+from dropmuon.checks import unknown_name, whole_number
 from dropmuon.lab.models.cnn import cnn
 from dropmuon.lab.models.gpt import gpt
 from dropmuon.lab.models.mlp import mlp
@@ -30,7 +30,7 @@ Make = Callable[[tuple[int, ...], int, Sequence[int], bool], nn.Sequential]
 
 @dataclass(frozen=True)
 class Family:
-    """How to make a model, what data it takes, and its usual widths."""
+    """How to make a model, what data it takes, and its usual widths and policy."""
 
     make: Make
     kind: str
@@ -47,7 +47,7 @@ MODELS = {
 
 
 def family_of(name: str) -> Family:
-    """The family of this name."""
+    """Return the family of this name."""
     if name not in MODELS:
         raise unknown_name("model", name, MODELS)
     return MODELS[name]
@@ -65,17 +65,17 @@ def build(
     Args:
         name: cnn, mlp, resnet18 or gpt.
         shape: of one input, (C, H, W) for images and (context,) for bytes.
-        num_classes: of the answers.
+        num_classes: how many classes the model tells apart.
         channels: widths in order; one per block for cnn, mlp and gpt, one per stage for resnet18.
         batch_norm: between convolution and ReLU, in the cnn; resnet18 always has it.
     """
     family = family_of(name)
     widths = tuple(channels or family.channels)
-    if any(width < 1 for width in widths):
-        raise ValueError(f"channels must be whole numbers of at least 1, got {widths}")
+    for width in widths:
+        whole_number("channels", width)
     return family.make(shape, num_classes, widths, batch_norm)
 
 
 def item_of(name: str, parameter: object = None) -> str:
-    """The layer of a parameter: the item of the `Sequential` that holds it, for `by=`."""
+    """Return the layer of a parameter, for `by=`: the item of the `Sequential` that holds it."""
     return name.partition(".")[0]

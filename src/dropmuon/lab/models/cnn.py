@@ -14,7 +14,7 @@ __all__ = ["cnn"]
 def cnn(
     shape: tuple[int, ...], num_classes: int, channels: Sequence[int], batch_norm: bool
 ) -> nn.Sequential:
-    """Layers conv1, conv2, ... of 3x3 convolutions that halve the image, and head."""
+    """Make layers conv1, conv2, ... of 3x3 convolutions that halve the image, and head."""
     colours, height, width = shape
     shrink = 2 ** len(channels)
     if min(height, width) < shrink:

@@ -17,7 +17,7 @@ _HEAD_WIDTH = 32
 def gpt(
     shape: tuple[int, ...], num_classes: int, channels: Sequence[int], batch_norm: bool
 ) -> nn.Sequential:
-    """Layers embedding, block1, ..., and head; one entry of `channels` per block, all equal."""
+    """Make layers embedding, block1, ..., and head; `channels` repeats one width per block."""
     width = channels[0]
     if set(channels) != {width} or width % _HEAD_WIDTH:
         raise ValueError(
@@ -37,7 +37,7 @@ def gpt(
 
 
 class _Embedding(nn.Module):
-    """What a byte is, plus where it stands."""
+    """Embeddings of a byte and of its place, added."""
 
     def __init__(self, vocabulary: int, context: int, width: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class _Block(nn.Module):
 
 
 class _ClassesSecond(nn.Module):
-    """(batch, context, classes) to (batch, classes, context), as cross entropy wants it."""
+    """Turns (batch, context, classes) into (batch, classes, context), as cross entropy expects."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a view."""

@@ -15,7 +15,7 @@ __all__ = ["mlp"]
 def mlp(
     shape: tuple[int, ...], num_classes: int, channels: Sequence[int], batch_norm: bool
 ) -> nn.Sequential:
-    """Layers hidden1, hidden2, ... of these widths, and head."""
+    """Make layers hidden1, hidden2, ... of these widths, and head."""
     items: OrderedDict[str, nn.Module] = OrderedDict()
     items["flat"] = nn.Flatten()
     for place, (inside, outside) in enumerate(pairwise([math.prod(shape), *channels]), 1):

@@ -14,7 +14,7 @@ __all__ = ["resnet18"]
 def resnet18(
     shape: tuple[int, ...], num_classes: int, channels: Sequence[int], batch_norm: bool
 ) -> nn.Sequential:
-    """Layers stem, block1, ..., block8 and head; batch norm is part of the architecture."""
+    """Make layers stem, block1, ..., block8 and head; batch norm is part of the architecture."""
     if len(channels) != 4:
         raise ValueError(f"channels must be four stage widths for resnet18, got {len(channels)}")
     items: OrderedDict[str, nn.Module] = OrderedDict()
@@ -35,7 +35,7 @@ def resnet18(
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions around which the input is carried, through a 1x1 where sizes change."""
+    """Two 3x3 convolutions with a skip connection, through a 1x1 where sizes change."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -50,6 +50,6 @@ class _Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ReLU of the carried input plus the two convolutions of it."""
+        """Return ReLU of the skip connection plus the two convolutions."""
         inner = F.relu(self.norm1(self.conv1(x)))
         return F.relu(self.carry(x) + self.norm2(self.conv2(inner)))

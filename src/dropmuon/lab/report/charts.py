@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from dropmuon.lab.analysis import wording
+from dropmuon.lab.analysis import formatting as wording
 
 __all__ = ["FORMATS", "Frame", "Series", "line_chart", "path", "tag", "ticks"]
 

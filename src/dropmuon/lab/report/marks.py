@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dropmuon.lab.analysis import wording
+from dropmuon.lab.analysis import formatting as wording
 from dropmuon.lab.analysis.metrics import Speedup
 from dropmuon.lab.report.charts import Frame, tag
 

@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from dropmuon.files import write_text
-from dropmuon.lab.analysis import wording
+from dropmuon.lab.analysis import formatting as wording
 from dropmuon.lab.analysis.metrics import Final, Speedup
 from dropmuon.lab.analysis.results import Results, headline, summarize, verdict
 from dropmuon.lab.analysis.series import SPLITS, UNITS, Split, Unit

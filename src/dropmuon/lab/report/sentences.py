@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dropmuon.lab.analysis import wording
+from dropmuon.lab.analysis import formatting as wording
 from dropmuon.lab.report.budget import Group, Tuned
 
 __all__ = ["describe", "headings", "overall", "winner"]

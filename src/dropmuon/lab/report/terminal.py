@@ -9,7 +9,7 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from dropmuon.lab.analysis import wording
+from dropmuon.lab.analysis import formatting as wording
 from dropmuon.lab.analysis.metrics import Final, Speedup
 from dropmuon.lab.analysis.results import Results
 from dropmuon.lab.analysis.series import Split, Unit

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from dropmuon.lab.locking import try_lock
+from dropmuon.lab.run import try_lock
 
 __all__ = ["Heartbeat", "LeaseLostError", "Machine"]
 

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from dropmuon.checks import unknown_name
+from dropmuon.lab.analysis.formatting import amount, percent
 from dropmuon.lab.analysis.metrics import finals, time_to_target
 from dropmuon.lab.analysis.series import SPLITS, Split, Unit, trials
-from dropmuon.lab.analysis.wording import amount, percent
 from dropmuon.lab.run import Evaluation
 
 __all__ = ["METRICS", "Objective"]

@@ -29,7 +29,7 @@ from dropmuon.lab.sweep.queues import Claim, Queue
 from dropmuon.lab.sweep.studies import open_study
 from dropmuon.lab.sweep.tallies import SweepSummary, result_of
 from dropmuon.lab.train.compare import compare
-from dropmuon.lab.watch.watcher import Watcher, Watchers
+from dropmuon.lab.watch import Watcher, Watchers
 
 __all__ = ["SweepEvent", "SweepSummary", "run_sweep", "sweep"]
 

@@ -1,1 +1,1 @@
-"""Train methods side by side on one seed after the other."""
+"""Training of several methods side by side, one seed after the other."""

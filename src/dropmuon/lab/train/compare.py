@@ -1,7 +1,7 @@
-"""Train with several methods side by side, and see who reaches which accuracy when.
+"""Train with several methods side by side, and record which reaches which accuracy when.
 
-Methods take turns in short slices within one process, so that whatever else the machine does hits
-all of them. Everything that is found is on disk as soon as it is found.
+Methods take turns in short slices within one process, so that whatever else the machine does
+affects all of them alike. Every evaluation is on disk as soon as it is made.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import io
 import json
 import pickle
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from dropmuon.files import write_bytes
-from dropmuon.lab import data, environment
+from dropmuon.lab import data
 from dropmuon.lab.config import Config
-from dropmuon.lab.locking import alone
+from dropmuon.lab.methods import Method
 from dropmuon.lab.run import RunDirectory
-from dropmuon.lab.train.describing import describe
-from dropmuon.lab.train.memory import keep_freed_memory
-from dropmuon.lab.train.meter import Counts
+from dropmuon.lab.train import descriptions
+from dropmuon.lab.train.meter import Counts, keep_freed_memory
 from dropmuon.lab.train.planned import planned_sampler
 from dropmuon.lab.train.trial import Trial, initial_model, steps_per_epoch
-from dropmuon.lab.watch.watcher import Watcher
+from dropmuon.lab.watch import Watcher
 from dropmuon.samplers import Full, Sampler
 
 __all__ = ["compare"]
@@ -40,10 +40,10 @@ _SLICES = 8
 def compare(
     config: Config, out: Path, *, resume: bool = False, watcher: Watcher | None = None
 ) -> RunDirectory:
-    """Run a comparison into a directory; interrupted, it can be resumed from there.
+    """Run a comparison into a directory; an interrupted one can be resumed from there.
 
     Raises KeyboardInterrupt on Ctrl-C, with all evaluations so far and the state of every trial at
-    its last evaluation on disk. Nothing is written before all that can be refused was refused.
+    its last evaluation on disk. Whatever can be refused is refused before anything is written.
     """
     watcher, run = watcher or Watcher(), RunDirectory(out)
     _check_place(run, config, resume)
@@ -57,83 +57,116 @@ def compare(
             f"batch_size must be at most the {len(found.train)} training examples of "
             f"{config.dataset}, got {config.batch_size}; lower it"
         )
-    _check_methods(config, found)
+    trials = _Trials(config, found, _unfinished_seeds(run, config, found))
     out.mkdir(parents=True, exist_ok=True)
-    with alone(out) as is_alone, _threads(config.threads), _room(out):
+    with run.lock() as is_alone, _threads(config.threads), _disk_space(out):
         if not is_alone:
             raise ValueError(f"out {out} is in use by another process; wait for it, or end it")
         _check_place(run, config, resume)
         _begin(run, config)
-        _train(run, config, found, watcher)
+        _train(run, config, found, trials, watcher)
     return run
 
 
+class _Trials:
+    """Makes the trials of each seed, one per method.
+
+    Those of the first seed are made at once: what an optimizer refuses is refused here, before
+    anything is written. A planned method is only tried out then, since its sampler is not known.
+    """
+
+    def __init__(self, config: Config, found: data.Data, seeds: Sequence[int]) -> None:
+        self._config, self._data = config, found
+        self._methods = [config.method(name) for name in config.methods]
+        self._counts: dict[str, Counts] = {name: {} for name in config.methods}
+        self._ready: dict[tuple[int, str], Trial] = {}
+        for seed in seeds[:1]:
+            for trial in self.of(seed, Full()):
+                if not trial.method.needs_plan:
+                    self._ready[seed, trial.method.name] = trial
+
+    def of(self, seed: int, planned: Sampler | None) -> list[Trial]:
+        """Return the trials of a seed, in the order of the methods."""
+        initial = initial_model(self._config, self._data, seed)
+        made = []
+        for method in self._methods:
+            ready = self._ready.pop((seed, method.name), None)
+            made.append(ready or self._make(method, seed, initial, planned))
+        return made
+
+    def _make(
+        self, method: Method, seed: int, initial: nn.Sequential, planned: Sampler | None
+    ) -> Trial:
+        counts = self._counts[method.name]
+        return Trial(self._config, method, seed, self._data, initial, planned, counts)
+
+
 def _check_place(run: RunDirectory, config: Config, resume: bool) -> None:
-    """Refuse a directory that is not this comparison's to write."""
+    """Refuse a directory that this comparison may not write to."""
     if resume:
         _check_same(run.config, config.to_json())
     elif run.path.exists() and not run.path.is_dir():
         raise ValueError(f"out {run.path} is a file; choose a directory")
     elif run.path.exists() and any(each.name != ".lock" for each in run.path.iterdir()):
         raise ValueError(
-            f"out {run.path} exists and is not empty; add --resume to go on with it, or choose "
-            "another"
+            f"out {run.path} exists and is not empty; add --resume to continue it, or choose "
+            "another directory"
         )
 
 
+def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Refuse to resume with other settings than a run began with."""
+    plain = json.loads(json.dumps(new))
+    for key in sorted(set(old) | set(plain)):
+        if old.get(key) != plain.get(key):
+            raise ValueError(
+                f"{key} must be what the run began with to resume it, {old.get(key)!r}, "
+                f"got {plain.get(key)!r}; leave it out, or choose another --out"
+            )
+
+
 def _begin(run: RunDirectory, config: Config) -> None:
-    """Set the process up for even times, and write what is run, and where, once."""
+    """Set the process up for even times, and write once what is run and where."""
     kept = keep_freed_memory()
     run.checkpoints.mkdir(exist_ok=True)
     if not (run.path / "config.json").exists():
-        run.write("environment.json", environment.describe(config.device, memory_kept=kept))
+        run.write("environment.json", descriptions.environment(config.device, memory_kept=kept))
         run.write("config.json", config.to_json())
 
 
-def _train(run: RunDirectory, config: Config, found: data.Data, watcher: Watcher) -> None:
-    """Take every seed to its end, from wherever the run is."""
+def _train(
+    run: RunDirectory, config: Config, found: data.Data, trials: _Trials, watcher: Watcher
+) -> None:
+    """Train every seed to its end, from wherever the run is."""
     planned = planned_sampler(config, found, run, watcher)
-    known: dict[str, Counts] = {name: {} for name in config.methods}
     watcher.begin(config, config.epochs * steps_per_epoch(config, len(found.train)))
     try:
         for evaluation in run.evaluations():
             watcher.evaluated(evaluation)
-        for seed in config.seeds:
-            _run_seed(config, found, run, seed, planned, known, watcher)
+        for seed in _unfinished_seeds(run, config, found):
+            _train_seed(run, config, trials.of(seed, planned), watcher)
     finally:
         watcher.end()
 
 
-def _check_methods(config: Config, found: data.Data) -> None:
-    """Make every optimizer once, so that what it refuses is refused before anything is written."""
-    initial = initial_model(config, found, config.seeds[0])
-    for name in config.methods:
-        Trial(config, config.method(name), config.seeds[0], found, initial, planned=Full())
+def _unfinished_seeds(run: RunDirectory, config: Config, found: data.Data) -> list[int]:
+    """Return the seeds on which some method was not yet evaluated after its last step."""
+    last = config.epochs * steps_per_epoch(config, len(found.train))
+    ended = {(each.method, each.seed) for each in run.evaluations() if each.step == last}
+    return [seed for seed in config.seeds if not ended >= {(m, seed) for m in config.methods}]
 
 
-def _run_seed(
-    config: Config,
-    found: data.Data,
-    run: RunDirectory,
-    seed: int,
-    planned: Sampler | None,
-    known: Mapping[str, Counts],
-    watcher: Watcher,
+def _train_seed(
+    run: RunDirectory, config: Config, trials: Sequence[Trial], watcher: Watcher
 ) -> None:
     """Take all methods through one seed, from evaluation to evaluation."""
-    if _is_over(run, config, seed, config.epochs * steps_per_epoch(config, len(found.train))):
-        return
-    initial = initial_model(config, found, seed)
-    trials = [
-        Trial(config, config.method(name), seed, found, initial, planned, known[name])
-        for name in config.methods
-    ]
-    describe(run, trials)
+    if not (run.path / "methods.json").exists():
+        run.write("methods.json", descriptions.methods(trials))
     _restore(run, trials)
     for trial in trials:
         trial.warm_up()
-    for turn, stop in enumerate(_evaluation_steps(config, trials[0])):
-        behind = [trial for trial in trials if trial.looked_at < stop]
+    for turn, stop in enumerate(_evaluation_steps(config, trials[0].total_steps)):
+        behind = [trial for trial in trials if trial.evaluated_at < stop]
         _advance(_rotated(behind, turn), stop, watcher)
         for trial in behind:
             _evaluate(run, trial, watcher)
@@ -141,10 +174,16 @@ def _run_seed(
         _checkpoint(run, trial).unlink(missing_ok=True)
 
 
-def _is_over(run: RunDirectory, config: Config, seed: int, total_steps: int) -> bool:
-    """Whether every method was looked at after its last step on this seed."""
-    found = {e.method for e in run.evaluations() if e.seed == seed and e.step == total_steps}
-    return found >= set(config.methods)
+def _evaluation_steps(config: Config, total_steps: int) -> list[int]:
+    """Return the steps after which trials are evaluated: the start, and parts of every epoch."""
+    count = config.epochs * config.evaluations_per_epoch
+    return sorted({round(total_steps * k / count) for k in range(count + 1)})
+
+
+def _rotated(trials: Sequence[Trial], turn: int) -> list[Trial]:
+    """Let another trial be first in each turn, so that none always follows the same one."""
+    start = turn % max(1, len(trials))
+    return [*trials[start:], *trials[:start]]
 
 
 def _advance(trials: Sequence[Trial], stop: int, watcher: Watcher) -> None:
@@ -159,7 +198,7 @@ def _advance(trials: Sequence[Trial], stop: int, watcher: Watcher) -> None:
 
 
 def _evaluate(run: RunDirectory, trial: Trial, watcher: Watcher) -> None:
-    """Look at a trial and keep what was seen, then what going on from here needs."""
+    """Evaluate a trial, record the evaluation, then save the state to resume from."""
     evaluation = trial.evaluate()
     run.append(evaluation)
     state = io.BytesIO()
@@ -169,12 +208,12 @@ def _evaluate(run: RunDirectory, trial: Trial, watcher: Watcher) -> None:
 
 
 def _restore(run: RunDirectory, trials: Sequence[Trial]) -> None:
-    """Put trials where they were last kept, and forget evaluations that came after."""
+    """Restore trials from their saved states, and drop evaluations that came after those."""
     for trial in trials:
         path = _checkpoint(run, trial)
         if path.exists():
             trial.restore(_loaded(path))
-    reached = {trial.method.name: trial.looked_at for trial in trials}
+    reached = {trial.method.name: trial.evaluated_at for trial in trials}
     run.rewrite(
         each
         for each in run.evaluations()
@@ -182,45 +221,22 @@ def _restore(run: RunDirectory, trials: Sequence[Trial]) -> None:
     )
 
 
+def _checkpoint(run: RunDirectory, trial: Trial) -> Path:
+    return run.checkpoints / f"{trial.key}.pt"
+
+
 def _loaded(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (EOFError, RuntimeError, pickle.UnpicklingError) as error:
         raise ValueError(
-            f"{path} is damaged and cannot be gone on from; remove it, and that trial starts anew"
+            f"{path} is damaged and cannot be resumed from; remove it, and that trial starts again"
         ) from error
     return state
 
 
-def _evaluation_steps(config: Config, trial: Trial) -> list[int]:
-    """The steps after which accuracies are taken: the start, and parts of every epoch."""
-    count = config.epochs * config.evaluations_per_epoch
-    return sorted({round(trial.total_steps * k / count) for k in range(count + 1)})
-
-
-def _rotated(trials: Sequence[Trial], turn: int) -> list[Trial]:
-    """Another one first in each turn: none has always the same neighbour in time."""
-    start = turn % max(1, len(trials))
-    return [*trials[start:], *trials[:start]]
-
-
-def _checkpoint(run: RunDirectory, trial: Trial) -> Path:
-    return run.checkpoints / f"{trial.key}.pt"
-
-
-def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse to go on with other settings than a run began with."""
-    plain = json.loads(json.dumps(new))
-    for key in sorted(set(old) | set(plain)):
-        if old.get(key) != plain.get(key):
-            raise ValueError(
-                f"{key} must be what the run began with to resume it, {old.get(key)!r}, "
-                f"got {plain.get(key)!r}; leave it out, or choose another --out"
-            )
-
-
 @contextmanager
-def _room(out: Path) -> Iterator[None]:
+def _disk_space(out: Path) -> Iterator[None]:
     """Say what to do where the disk is full."""
     try:
         yield
@@ -229,7 +245,7 @@ def _room(out: Path) -> Iterator[None]:
             raise
         raise OSError(
             error.errno,
-            f"{error.strerror} for the run in {out}; make room, and go on with --resume",
+            f"{error.strerror} for the run in {out}; free some space, and continue with --resume",
         ) from error
 
 

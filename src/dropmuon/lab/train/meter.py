@@ -1,8 +1,10 @@
-"""Operations of training steps: counted once per kind of step, on a twin, outside of the clock."""
+"""The cost of training steps: operations counted on a copy, and memory that keeps times even."""
 
 from __future__ import annotations
 
 import copy
+import ctypes
+import sys
 from collections.abc import Callable
 
 import torch
@@ -10,21 +12,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from dropmuon.lab.methods import Optimizer
 from dropmuon.optimizer import DropMuon
 from dropmuon.planning.timing import EXTRA_OPERATIONS
 from dropmuon.samplers import ActiveSet
 
-__all__ = ["Batch", "Counts", "Meter", "train_step"]
+__all__ = ["Batch", "Counts", "Meter", "keep_freed_memory", "train_step"]
 
 Batch = tuple[Tensor, Tensor]
 Counts = dict[tuple[ActiveSet, int], int]
 """Operations by the layers that move and the size of the batch."""
 
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
+_GIBIBYTE = 2**30
 
-def train_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, updates: int = 1
-) -> None:
-    """One step of the loop that a user has: loss, backward, step, zero_grad."""
+
+def train_step(model: nn.Module, optimizer: Optimizer, batch: Batch, updates: int = 1) -> None:
+    """Take one step of an ordinary training loop: loss, backward, step, zero_grad."""
     inputs, targets = batch
 
     def closure() -> Tensor:
@@ -42,17 +46,17 @@ def train_step(
 
 
 class Meter:
-    """Counts the operations of a step by the layers that move in it and the shape of its batch.
+    """Counts the operations of a step by the layers that move in it and the size of its batch.
 
-    A copy of the model takes the counted steps, so that neither the trained model nor its clock
-    sees them. Element-wise operations are not counted, as in `torch.utils.flop_counter`. What is
-    `known` is shared by the trials of a method.
+    A copy of the model takes the counted steps, so that they change neither the trained model nor
+    its clock. Element-wise operations are not counted, as in `torch.utils.flop_counter`. The
+    counts in `known` are shared by the trials of a method.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        make_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+        make_optimizer: Callable[[nn.Module], Optimizer],
         updates: int,
         known: Counts | None = None,
     ) -> None:
@@ -63,13 +67,13 @@ class Meter:
         self._known: Counts = {} if known is None else known
 
     def warm_up(self, batch: Batch) -> None:
-        """Take a step on a batch like this one, so that the first one on the clock is not cold."""
+        """Take a step of the copy on this batch, so that the first step on the clock is warm."""
         with torch.random.fork_rng(devices=[]):
             train_step(self._model, self._optimizer, batch, self._updates)
         self._warm = True
 
     def operations(self, active: ActiveSet, batch: Batch) -> int:
-        """Operations of one step that moves these layers on a batch like this one."""
+        """Return the operations of one step that moves these layers on a batch of this size."""
         key = active, len(batch[0])
         if key not in self._known:
             if not self._warm:
@@ -85,3 +89,21 @@ class Meter:
         with FlopCounterMode(display=False, custom_mapping=EXTRA_OPERATIONS) as counter:
             train_step(self._model, self._optimizer, batch, self._updates)
         return int(counter.get_total_flops())
+
+
+def keep_freed_memory() -> bool:
+    """Make this process keep freed memory for the next step; return whether it can.
+
+    By default the C library of Linux maps each large tensor anew and unmaps it when it is freed.
+    The first access to every page then causes a fault, which can cost more than the arithmetic on
+    the page and is the noisiest part of a step. Other platforms and C libraries are left alone.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is None:
+        return False
+    options = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2 * _GIBIBYTE - 1, _TOP_PAD: _GIBIBYTE // 8}
+    for name, value in options.items():
+        set_option(name, value)
+    return True

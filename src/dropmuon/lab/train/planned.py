@@ -1,4 +1,4 @@
-"""The planner's own answer, for the method `drop-muon:planned`."""
+"""The sampler that the planner chooses, for the method `drop-muon:planned`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dropmuon.lab.config import Config
 from dropmuon.lab.models import item_of
 from dropmuon.lab.run import RunDirectory
 from dropmuon.lab.train.trial import initial_model
-from dropmuon.lab.watch.watcher import Watcher
+from dropmuon.lab.watch import Watcher
 from dropmuon.planning import Plan, plan
 from dropmuon.samplers import Sampler
 
@@ -24,18 +24,21 @@ _PLANNING_BATCHES = 8
 def planned_sampler(
     config: Config, found: data.Data, run: RunDirectory, watcher: Watcher
 ) -> Sampler | None:
-    """The planner's own answer for this model and data, made once per comparison."""
-    if not any(config.method(name).needs_plan for name in config.methods):
+    """Return the planner's sampler for this model and data, planned once per comparison.
+
+    None where no method asks for one.
+    """
+    if not config.needs_plan:
         return None
     path = run.path / "plan.json"
     if not path.exists():
         watcher.prepare(f"planning for about {config.plan_budget:g} s")
         size = min(config.batch_size, len(found.train) // _PLANNING_BATCHES)
-        parts = torch.arange(size * _PLANNING_BATCHES, device=config.device).split(size)
+        places = torch.arange(size * _PLANNING_BATCHES, device=config.device).split(size)
         made = plan(
             initial_model(config, found, config.seeds[0]),
             _loss,
-            [found.train.batch(part) for part in parts],
+            [found.train.batch(each) for each in places],
             budget=config.plan_budget,
             lr=config.lr,
             momentum=config.momentum,

@@ -1,8 +1,8 @@
 """One method on one seed: a model, its optimizer, its place in the data, and its clock.
 
-Initial weights, the order of data and augmentation are functions of the seed and the epoch, and the
-draws of Drop-Muon of the seed and the step. So a trial that goes on from its saved state does what
-it would have done, whatever else ran in between.
+Initial weights, the order of data and augmentation are functions of the seed and the place in
+training, and so are the draws of Drop-Muon. A trial that is restored from its saved state therefore
+does what it would have done, whatever else ran in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
-from dropmuon.lab.methods import Method, Setting
+from dropmuon.lab.methods import Method, Shared
 from dropmuon.lab.models import build
 from dropmuon.lab.run import Evaluation, finite
 from dropmuon.lab.train.meter import Batch, Counts, Meter, train_step
@@ -29,17 +29,17 @@ from dropmuon.samplers import ActiveSet, Sampler
 
 __all__ = ["Trial", "initial_model", "steps_per_epoch"]
 
-_EVALUATION_BATCH, _EVALUATION_ANSWERS = 1000, 64_000
+_EVALUATION_BATCH, _EVALUATION_PREDICTIONS = 1000, 64_000
 _ORDER, _AUGMENTATION, _SUBSET = range(3)
 
 
 def steps_per_epoch(config: Config, examples: int) -> int:
-    """Batches that hold every example once; the last one may be smaller."""
+    """Return how many batches hold every example once; the last one may be smaller."""
     return -(-examples // config.batch_size)
 
 
 def initial_model(config: Config, found: data.Data, seed: int) -> nn.Sequential:
-    """The untrained model of a seed, the same for every method."""
+    """Make the untrained model of a seed, the same for every method."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build(
@@ -49,7 +49,7 @@ def initial_model(config: Config, found: data.Data, seed: int) -> nn.Sequential:
 
 
 class Trial:
-    """Trains in slices, and is looked at between them."""
+    """A training run in slices, with evaluations between them."""
 
     def __init__(
         self,
@@ -66,33 +66,33 @@ class Trial:
         self._config, self._data = config, found
         self.epoch_steps = steps_per_epoch(config, len(found.train))
         self.total_steps = config.epochs * self.epoch_steps
-        setting = Setting(config.lr, config.momentum, config.policy, self.total_steps, seed)
+        shared = Shared(config.lr, config.momentum, config.policy, self.total_steps, seed)
         self.model = copy.deepcopy(initial)
-        self.optimizer = method.optimizer(self.model, setting, planned)
+        self.optimizer = method.optimizer(self.model, shared, planned)
         self._meter = Meter(
             initial,
-            lambda model: method.optimizer(model, setting, planned),
+            lambda model: method.optimizer(model, shared, planned),
             method.updates_per_batch,
             known,
         )
-        self.settings = method.settings(setting)
+        self.settings = method.settings(shared)
         self.step, self.seconds, self.operations = 0, 0.0, 0.0
-        self.looked_at = -1
+        self.evaluated_at = -1
         self._order_epoch, self._order = -1, torch.empty(0)
         self._moved, self._cutoffs = self._no_counts(), self._no_counts()
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of the layers that the method draws from; none for a method without."""
+        """Names of the layers that the method draws from; empty for one that draws none."""
         return self.optimizer.layers if isinstance(self.optimizer, DropMuon) else ()
 
     def warm_up(self) -> None:
-        """Let the meter's twin take the first steps: whole batches, and the last of an epoch."""
+        """Let the meter take the first steps: on a whole batch, and on the last one of an epoch."""
         for step in sorted({0, self.epoch_steps - 1}):
             self._meter.warm_up(self._batch(step))
 
     def advance(self, steps: int) -> None:
-        """Take so many steps, on the clock; operations are counted after it has stopped."""
+        """Take this many steps on the clock; operations are counted after it has stopped."""
         self.model.train()
         taken: list[tuple[ActiveSet, int]] = []
         of_size: dict[int, Batch] = {}
@@ -109,14 +109,14 @@ class Trial:
         self.step += len(taken)
         for active, size in taken:
             self.operations += self._meter.operations(active, of_size[size])
-            self._note(active)
+            self._record(active)
 
     def evaluate(self) -> Evaluation:
-        """Look at accuracies, off the clock; layer activity is counted from here anew."""
-        train_accuracy, train_loss = self._look(self._training_subset())
-        test_accuracy, test_loss = self._look(self._data.test)
+        """Measure accuracies, off the clock, and start counting layer activity anew."""
+        train_accuracy, train_loss = self._measure(self._training_subset())
+        test_accuracy, test_loss = self._measure(self._data.test)
         moved, cutoffs = tuple(self._moved.tolist()), tuple(self._cutoffs.tolist())
-        self.looked_at = self.step
+        self.evaluated_at = self.step
         self._moved, self._cutoffs = self._no_counts(), self._no_counts()
         return Evaluation(
             method=self.method.name,
@@ -135,7 +135,7 @@ class Trial:
         )
 
     def state(self) -> dict[str, Any]:
-        """All that going on depends on; taken right after an evaluation."""
+        """Return everything that the rest of training depends on, right after an evaluation."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -145,10 +145,10 @@ class Trial:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.step = self.looked_at = int(state["step"])
+        self.step = self.evaluated_at = int(state["step"])
         self.seconds, self.operations = float(state["seconds"]), float(state["operations"])
 
     def _batches(self, steps: int) -> Iterator[Batch]:
@@ -171,7 +171,7 @@ class Trial:
         return order.to(self._data.train.inputs.device)
 
     def _training_subset(self) -> data.Examples:
-        """The training examples that every evaluation of every trial looks at."""
+        """Return the training examples that every evaluation of every trial uses."""
         train, count = self._data.train, self._config.train_examples
         if count >= len(train):
             return train
@@ -179,25 +179,25 @@ class Trial:
         return data.Examples(*train.batch(index.to(train.inputs.device)))
 
     @torch.no_grad()
-    def _look(self, examples: data.Examples) -> tuple[float, float]:
-        """Accuracy and mean loss."""
+    def _measure(self, examples: data.Examples) -> tuple[float, float]:
+        """Return accuracy and mean loss."""
         self.model.eval()
         right = torch.zeros((), device=examples.targets.device)
         loss = torch.zeros((), device=examples.targets.device)
         per_example = examples.targets[0].numel()
-        size = max(1, min(_EVALUATION_BATCH, _EVALUATION_ANSWERS // per_example))
+        size = max(1, min(_EVALUATION_BATCH, _EVALUATION_PREDICTIONS // per_example))
         for start in range(0, len(examples), size):
             chosen = slice(start, start + size)
-            answers, targets = self.model(examples.inputs[chosen]), examples.targets[chosen]
-            right += (answers.argmax(1) == targets).sum()
-            loss += F.cross_entropy(answers, targets, reduction="sum")
+            logits, targets = self.model(examples.inputs[chosen]), examples.targets[chosen]
+            right += (logits.argmax(1) == targets).sum()
+            loss += F.cross_entropy(logits, targets, reduction="sum")
         total = examples.targets.numel()
         return float(right) / total, float(loss) / total
 
     def _active(self) -> ActiveSet:
         return self.optimizer.active if isinstance(self.optimizer, DropMuon) else ()
 
-    def _note(self, active: ActiveSet) -> None:
+    def _record(self, active: ActiveSet) -> None:
         if active:
             self._moved[list(active)] += 1
             self._cutoffs[active[0]] += 1
@@ -211,6 +211,6 @@ class Trial:
 
 
 def _generator(*place: int) -> torch.Generator:
-    """A generator that is a function of its place alone."""
+    """Make a generator from its place in training alone."""
     state = np.random.SeedSequence(place).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state) >> 1)

@@ -1,4 +1,4 @@
-"""Evaluations as they come, to TensorBoard, Weights & Biases or MLflow."""
+"""Loggers that send evaluations to TensorBoard, Weights & Biases or MLflow as they are made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import quote
 from dropmuon.checks import unknown_name
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import Evaluation
-from dropmuon.lab.watch.watcher import Watcher
+from dropmuon.lab.watch import Watcher
 
 __all__ = ["LOGGERS", "logger_named"]
 
@@ -25,7 +25,7 @@ def logger_named(name: str, out: Path) -> Watcher:
 
 
 def _scalars(evaluation: Evaluation) -> dict[str, float]:
-    """What is logged of an evaluation."""
+    """Return what is logged of an evaluation."""
     values = {
         "train/accuracy": evaluation.train_accuracy,
         "train/loss": evaluation.train_loss,
@@ -41,8 +41,8 @@ def _scalars(evaluation: Evaluation) -> dict[str, float]:
 class _PerTrial(Watcher):
     """A logger with one open run per method and seed.
 
-    One that fails from the start is an error; one that fails later is left out with a warning,
-    since the training is worth more than its log.
+    A logger that fails at its first evaluation is an error. One that fails later is dropped with
+    a warning, since the training is worth more than its log.
     """
 
     def __init__(self, library: str, package: str) -> None:
@@ -82,7 +82,7 @@ class _PerTrial(Watcher):
         reason = f"logger {self._package} failed: {type(error).__name__}: {error}"
         if not self._has_worked:
             raise OSError(reason) from error
-        warnings.warn(f"{reason}; training goes on without it", stacklevel=4)
+        warnings.warn(f"{reason}; training continues without it", stacklevel=4)
         self._has_failed = True
 
     def _start(self, method: str, seed: int) -> Any:
@@ -140,7 +140,7 @@ class _Wandb(_PerTrial):
 
 
 class _MLflow(_PerTrial):
-    """A run per trial in the experiment `dropmuon`, wherever MLflow is told to keep it."""
+    """A run per trial in the experiment `dropmuon`, at the tracking URI that MLflow is set to."""
 
     def __init__(self, out: Path) -> None:
         super().__init__("mlflow", "mlflow")

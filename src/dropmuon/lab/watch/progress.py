@@ -1,4 +1,4 @@
-"""All methods at a glance while they run, on a terminal."""
+"""A table of all methods on the terminal while they run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from rich.text import Text
 
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import Evaluation
-from dropmuon.lab.watch.watcher import Watcher
+from dropmuon.lab.watch import Watcher
+from dropmuon.text import duration
 
-__all__ = ["Display", "duration"]
+__all__ = ["Display"]
 
 
 @dataclass
 class _Row:
-    """What is known of one method."""
+    """The progress of one method."""
 
     seed: int = 0
     step: int = 0
@@ -73,7 +74,7 @@ class Display(Watcher):
             self._live = None
 
     def render(self) -> RenderableType:
-        """The table, and a bar over all methods and seeds."""
+        """Return the table, and a bar over all methods and seeds."""
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("method")
         for name in ("seed", "epoch", "train", "test", "steps/s"):
@@ -105,13 +106,3 @@ class Display(Watcher):
             return "starting"
         elapsed, new = self._clock() - self._began, done - self._before
         return f"{duration(elapsed)} gone, about {duration(elapsed * (total - done) / new)} left"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: 48 s, 3:05 min, 2:10 h."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"

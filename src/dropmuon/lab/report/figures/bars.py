@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dropmuon.lab.analysis import wording
+from dropmuon.lab.analysis import formatting as wording
 from dropmuon.lab.analysis.metrics import Speedup
 from dropmuon.lab.analysis.results import Results
 from dropmuon.lab.analysis.series import Split, Unit

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from dropmuon.lab.analysis import wording
-from dropmuon.lab.analysis.averaging import Curve
+from dropmuon.lab.analysis import formatting as wording
+from dropmuon.lab.analysis.metrics import Curve
 from dropmuon.lab.analysis.series import Axis, Split, along, mean_line
 from dropmuon.lab.analysis.series import accuracy as accuracy_of
 from dropmuon.lab.report.figures.palette import Palette

@@ -61,7 +61,7 @@ def test_a_logger_that_fails_later_is_left_out(
     logger = logger_named("tensorboard", tmp_path)
     logger.evaluated(evaluation(0))
     broken(logger, monkeypatch)
-    with pytest.warns(UserWarning, match="training goes on without it"):
+    with pytest.warns(UserWarning, match="training continues without it"):
         logger.evaluated(evaluation(10))
     logger.evaluated(evaluation(20))
     logger.end()

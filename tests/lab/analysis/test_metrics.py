@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropmuon.lab.analysis.averaging import normalized_curves
-from dropmuon.lab.analysis.bootstrap import interval
-from dropmuon.lab.analysis.metrics import finals, speedups, time_to_target
+from dropmuon.lab.analysis.metrics import (
+    finals,
+    interval,
+    normalized_curves,
+    speedups,
+    time_to_target,
+)
 from dropmuon.lab.analysis.series import SPLITS, UNITS
 from dropmuon.lab.run import Evaluation
 
@@ -219,6 +223,6 @@ def test_the_interval_lies_within_the_values_and_is_the_same_every_time(values):
 
 def test_unknown_splits_and_units_are_refused_with_the_accepted_ones():
     with pytest.raises(ValueError, match="split must be one of test, train, got 'trian'"):
-        time_to_target(trial("muon", [0.1]), 50, split="trian")
+        time_to_target(trial("muon", [0.1]), 50, split="trian")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="did you mean 'seconds'"):
-        time_to_target(trial("muon", [0.9]), 50, unit="second")
+        time_to_target(trial("muon", [0.9]), 50, unit="second")  # type: ignore[arg-type]

@@ -6,38 +6,20 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from dropmuon import DropMuon
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
-from dropmuon.lab.locking import alone
 from dropmuon.lab.run import Evaluation, RunDirectory
+from dropmuon.lab.train import compare as compare_module
 from dropmuon.lab.train.compare import compare
-from dropmuon.lab.train.meter import train_step
-from dropmuon.lab.train.trial import Trial, initial_model
-from dropmuon.lab.watch.watcher import Watcher
-
-METHODS = ("muon", "drop-muon:uniform", "drop-muon:epoch-shift", "adamw")
-
-
-def tiny(**changes: object) -> Config:
-    settings: dict[str, object] = {
-        "dataset": "digits",
-        "model": "mlp",
-        "channels": (16, 12),
-        "batch_size": 400,
-        "epochs": 2,
-        "seeds": (0, 3),
-        "methods": METHODS,
-        "evaluations_per_epoch": 2,
-        "train_examples": 300,
-        "lr": 0.05,
-    }
-    return Config(**{**settings, **changes})  # type: ignore[arg-type]
+from dropmuon.lab.train.trial import Trial
+from dropmuon.lab.watch import Watcher
+from dropmuon.planning import Plan
+from tests.lab.tiny import METHODS, tiny
 
 
 def timeless(run: RunDirectory) -> list[Evaluation]:
@@ -94,13 +76,13 @@ def test_activity_counts_add_up_to_the_steps(unbroken: RunDirectory) -> None:
         elif each.step:
             assert sum(each.cutoffs) == 2
             assert each.moved[-1] == 2
-        if each.method == "muon" and each.step:
+        if each.method == "full" and each.step:
             assert each.moved == (2, 2, 2)
 
 
-def test_drop_muon_takes_fewer_operations_than_muon(unbroken: RunDirectory) -> None:
+def test_drop_muon_takes_fewer_operations_than_full_updates(unbroken: RunDirectory) -> None:
     last = {e.method: e.operations for e in unbroken.evaluations() if (e.seed, e.step) == (0, 8)}
-    assert last["drop-muon:uniform"] < last["muon"]
+    assert last["drop-muon:uniform"] < last["full"]
 
 
 def test_a_second_run_finds_the_same(unbroken: RunDirectory, tmp_path: Path) -> None:
@@ -115,7 +97,7 @@ def test_an_interrupted_and_resumed_run_equals_an_unbroken_one(
     with pytest.raises(KeyboardInterrupt):
         compare(tiny(), out, watcher=StopAfter(evaluations))
     with (out / "evaluations.jsonl").open("a") as file:
-        file.write('{"method": "muon", "se')
+        file.write('{"method": "full", "se')
     run = compare(tiny(), out, resume=True)
     assert timeless(run) == timeless(unbroken)
     assert not list(run.checkpoints.iterdir())
@@ -141,12 +123,48 @@ def test_a_damaged_state_is_named_with_the_remedy(tmp_path: Path, content: bytes
         compare(tiny(), out, resume=True)
 
 
+def test_a_run_that_began_with_the_old_name_of_full_is_resumed(
+    unbroken: RunDirectory, tmp_path: Path
+) -> None:
+    config = tiny(methods=("muon", *METHODS[1:]))
+    with pytest.raises(KeyboardInterrupt):
+        compare(config, tmp_path / "run", watcher=StopAfter(9))
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert saved["baseline"] == "muon"
+    run = compare(Config.of(saved), tmp_path / "run", resume=True)
+    expected = [
+        replace(each, method="muon") if each.method == "full" else each
+        for each in timeless(unbroken)
+    ]
+    assert timeless(run) == sorted(expected, key=lambda each: (each.seed, each.method, each.step))
+
+
+def test_every_trial_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Noted(Trial):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append((self.method.name, self.seed))
+
+    monkeypatch.setattr(compare_module, "Trial", Noted)
+    compare(tiny(methods=("full", "adamw"), epochs=1), tmp_path / "run")
+    assert made == [("full", 0), ("adamw", 0), ("full", 3), ("adamw", 3)]
+    compare(tiny(methods=("full", "adamw"), epochs=1), tmp_path / "run", resume=True)
+    assert len(made) == 4
+    made.clear()
+    planned = tiny(methods=("full", "drop-muon:planned"), epochs=1, seeds=(0,), plan_budget=0.5)
+    compare(planned, tmp_path / "planned")
+    assert made == [("full", 0), *[("drop-muon:planned", 0)] * 2]  # first without its sampler
+
+
 def test_every_kind_of_trial_goes_on_where_it_was(tmp_path: Path) -> None:
     options: dict[str, dict[str, object]] = {
         "a:b": {"base": "sgd"},
         "a-b": {"base": "drop-muon:uniform", "updates_per_batch": 2},
         "a/b": {"base": "drop-muon:random-subset", "resample_every": 2},
         "x" * 300: {"base": "drop-muon:nice-2", "policy": "scion"},
+        "torch-muon": {"adamw_lr": 0.01},
     }
     config = tiny(
         dataset="fashion-mini",
@@ -163,14 +181,14 @@ def test_every_kind_of_trial_goes_on_where_it_was(tmp_path: Path) -> None:
     )
     unbroken = compare(config, tmp_path / "unbroken")
     with pytest.raises(KeyboardInterrupt):
-        compare(config, tmp_path / "broken", watcher=StopAfter(9))
+        compare(config, tmp_path / "broken", watcher=StopAfter(11))
     assert timeless(compare(config, tmp_path / "broken", resume=True)) == timeless(unbroken)
 
 
 def test_settings_are_those_that_a_method_heeds(unbroken: RunDirectory) -> None:
     found = {name: each["settings"] for name, each in unbroken.methods.items()}
     assert found["adamw"] == {"lr": 0.001}
-    assert found["muon"] == {"lr": 0.05, "momentum": 0.5, "policy": "spectral"}
+    assert found["full"] == {"lr": 0.05, "momentum": 0.5, "policy": "spectral"}
 
 
 def test_a_finished_run_is_resumed_without_a_step(unbroken: RunDirectory) -> None:
@@ -196,7 +214,7 @@ def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         compare(tiny(), out, watcher=StopAfter(3))
     before = (out / "evaluations.jsonl").read_text()
-    with alone(out), pytest.raises(ValueError, match="is in use by another process"):
+    with RunDirectory(out).lock(), pytest.raises(ValueError, match="is in use by another process"):
         compare(tiny(), out, resume=True)
     assert (out / "evaluations.jsonl").read_text() == before
 
@@ -238,83 +256,21 @@ def test_files_say_what_was_run_and_how_layers_are_drawn(unbroken: RunDirectory)
     json.dumps(methods, allow_nan=False)
 
 
-def test_operations_are_those_of_the_steps_that_were_taken() -> None:
-    config, found = tiny(methods=("drop-muon:uniform",)), data.load("digits")
-    trial = Trial(
-        config, config.method("drop-muon:uniform"), 0, found, initial_model(config, found, 0)
-    )
-    twin = Trial(
-        config, config.method("drop-muon:uniform"), 0, found, initial_model(config, found, 0)
-    )
-    trial.advance(6)
-    counted = 0
-    for batch in twin._batches(6):
-        with FlopCounterMode(display=False) as counter:
-            train_step(twin.model, twin.optimizer, batch)
-        counted += counter.get_total_flops()
-    assert isinstance(twin.optimizer, DropMuon)
-    assert trial.operations == counted
-
-
-def test_counting_leaves_the_trained_model_and_the_generator_alone() -> None:
-    config = tiny(dataset="fashion-mini", model="cnn", channels=(2, 2), batch_norm=True)
-    found = data.load("fashion-mini")
-    initial = initial_model(config, found, 0)
-    before = {k: v.clone() for k, v in initial.state_dict().items()}
-    state = torch.get_rng_state()
-    trial = Trial(config, config.method("muon"), 0, found, initial)
-    trial.advance(1)
-    assert torch.equal(state, torch.get_rng_state())
-    assert all(torch.equal(v, before[k]) for k, v in initial.state_dict().items())
-    assert int(trial.model.get_buffer("conv1.1.num_batches_tracked")) == 1
-
-
-def test_every_epoch_has_each_example_once_in_an_order_of_its_own_that_methods_share() -> None:
-    config, found = tiny(), data.load("digits")
-    orders = {}
-    for method, seed in (("muon", 0), ("adamw", 0), ("muon", 3)):
-        trial = Trial(config, config.method(method), seed, found, initial_model(config, found, 0))
-        targets = torch.cat([targets for _, targets in trial._batches(8)])
-        orders[method, seed] = targets.split(len(found.train))
-    for epochs in orders.values():
-        for epoch in epochs:
-            assert torch.equal(epoch.sort()[0], found.train.targets.sort()[0])
-        assert not torch.equal(*epochs)
-    for mine, other in zip(orders["muon", 0], orders["adamw", 0], strict=True):
-        assert torch.equal(mine, other)
-    assert not torch.equal(orders["muon", 0][0], orders["muon", 3][0])
-
-
-def test_augmentation_is_a_function_of_seed_and_step() -> None:
-    config = tiny(dataset="fashion-mini", model="mlp", channels=(4,), augment=True)
-    found = data.load("fashion-mini")
-    initial = initial_model(config, found, 0)
-    first, second = (Trial(config, config.method("muon"), 0, found, initial) for _ in range(2))
-    second.step = 1
-    batches = list(first._batches(2))
-    torch.testing.assert_close(batches[1][0], next(iter(second._batches(1)))[0], rtol=0, atol=0)
-    plain = Trial(replace(config, augment=False), config.method("muon"), 0, found, initial)
-    assert not torch.equal(batches[0][0], next(iter(plain._batches(1)))[0])
-
-
 def test_several_updates_per_batch_run_and_cost_less_than_as_many_batches(tmp_path: Path) -> None:
     options = {"drop-muon:uniform": {"updates_per_batch": 2}}
-    config = tiny(methods=("muon", "drop-muon:uniform"), options=options, seeds=(0,))
+    config = tiny(methods=("full", "drop-muon:uniform"), options=options, seeds=(0,))
     found = compare(config, tmp_path / "run").evaluations()
     assert [e.step for e in found if e.method == "drop-muon:uniform"] == [0, 2, 4, 6, 8]
 
 
-def test_the_planners_answer_is_made_once_and_kept(tmp_path: Path) -> None:
-    config = tiny(methods=("muon", "drop-muon:planned"), seeds=(0,), plan_budget=1.0, epochs=1)
+def test_the_plan_is_made_once_and_kept(tmp_path: Path) -> None:
+    config = tiny(methods=("full", "drop-muon:planned"), seeds=(0,), plan_budget=1.0, epochs=1)
     with pytest.raises(KeyboardInterrupt):
         compare(config, tmp_path / "run", watcher=StopAfter(2))
     plan = (tmp_path / "run" / "plan.json").read_text()
     run = compare(config, tmp_path / "run", resume=True)
     assert (run.path / "plan.json").read_text() == plan
-    assert (
-        "full updates" in (run.path / "plan.txt").read_text()
-        or "No gain" in (run.path / "plan.txt").read_text()
-    )
+    assert (run.path / "plan.txt").read_text() == f"{Plan.load(run.path / 'plan.json')}\n"
 
 
 def test_bytes_are_learned_by_a_gpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,9 +285,9 @@ def test_bytes_are_learned_by_a_gpt(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         batch_size=5,
         epochs=12,
         seeds=(0,),
-        methods=("muon", "drop-muon:uniform"),
+        methods=("full", "drop-muon:uniform"),
         lr=0.05,
-        options={name: {"adamw_lr": 0.01} for name in ("muon", "drop-muon:uniform")},
+        options={name: {"adamw_lr": 0.01} for name in ("full", "drop-muon:uniform")},
     )
     last = compare(config, tmp_path / "run").evaluations()[-2:]
     assert all(each.test_accuracy > 0.9 for each in last)

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from rich.table import Table
-from synthetic_runs import METHODS, write_run
 
-from dropmuon.lab.analysis import results, wording
-from dropmuon.lab.analysis.metrics import Speedup
+from dropmuon.lab.analysis import formatting, results
 from dropmuon.lab.analysis.series import SPLITS, UNITS
 from dropmuon.lab.report import terminal
 from dropmuon.lab.report.closing import close
 from dropmuon.lab.run import RunDirectory
+from tests.lab.synthetic_runs import METHODS, speedup, write_run
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +38,6 @@ def cells(table: Table) -> list[list[str]]:
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def speedup(
-    ratio, low=None, high=None, reached=3, unit="seconds", baseline_reached=3, compared=None
-) -> Speedup:
-    both = reached if compared is None else compared
-    ratios = {} if ratio is None else dict.fromkeys(range(both), ratio)
-    key = ("a", "train", unit, 90.0)
-    return Speedup(*key, ratio, low, high, ratios, 12.34, reached, 3, baseline_reached, 3)
-
-
 def test_a_summary_has_every_method_target_split_and_unit(run):
     summary = results.summarize(run)
     assert summary.methods == METHODS
@@ -65,23 +55,23 @@ def test_tables_hold_costs_times_ratios_intervals_and_misses(run):
     costs = {row[0]: row[1:] for row in cells(terminal.costs_table(summary))}
     muon, adamw = summary.final("muon"), summary.final("adamw")
     assert costs["muon (baseline)"][2:] == [
-        wording.duration(muon.seconds),
-        wording.operations(muon.operations),
-        wording.duration(muon.seconds_per_step),
+        formatting.duration(muon.seconds),
+        formatting.operations(muon.operations),
+        formatting.duration(muon.seconds_per_step),
     ]
     assert costs["adamw"] == [
-        wording.percent(adamw.train.mean),
-        wording.percent(adamw.test.mean),
-        wording.share(adamw.seconds / muon.seconds),
-        wording.share(adamw.operations / muon.operations),
-        wording.share(adamw.seconds_per_step / muon.seconds_per_step),
+        formatting.percent(adamw.train.mean),
+        formatting.percent(adamw.test.mean),
+        formatting.share(adamw.seconds / muon.seconds),
+        formatting.share(adamw.operations / muon.operations),
+        formatting.share(adamw.seconds_per_step / muon.seconds_per_step),
     ]
     rows = cells(terminal.targets_table(summary, "test", "operations"))[1:]
     assert [row[0] for row in rows if row[0]] == ["60 %", "70 %", "80 %", "90 %", "95 %"]
     assert [row[1] for row in rows] == [*METHODS] * 5
     found = summary.speedup("drop-muon:epoch-shift", 90.0, "test", "operations")
     assert rows[3 * 5 + 2][2:] == [
-        wording.operations(found.time),
+        formatting.operations(found.time),
         f"{found.ratio:.2f}x",
         f"{found.low:.2f} to {found.high:.2f}",
         "3 of 3",
@@ -203,72 +193,3 @@ def test_a_run_in_a_directory_with_brackets_is_closed_and_named(tmp_path, capsys
     assert (run.path / "figures" / "accuracy-train.png").exists()
     close(run, terminal=False)
     assert capsys.readouterr().out == (run.path / "results.csv").read_text()
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        (
-            speedup(1.234, 1.1, 1.35),
-            "a reached 90 % train accuracy 1.23x sooner than muon (1.10 to 1.35, 3 of 3 seeds).",
-        ),
-        (
-            speedup(0.8, 0.7, 0.9),
-            "a was slower than muon: 0.80x its speed to 90 % train accuracy "
-            "(0.70 to 0.90, 3 of 3 seeds).",
-        ),
-        (
-            speedup(1.1, 0.9, 1.3, reached=2),
-            "a and muon reached 90 % train accuracy about equally soon: 1.10x "
-            "(0.90 to 1.30, 2 of 3 seeds; the rest missed it).",
-        ),
-        (
-            speedup(1.5, 1.4, 1.6, baseline_reached=2, compared=2),
-            "a reached 90 % train accuracy 1.50x sooner than muon "
-            "(1.40 to 1.60, 3 of 3 seeds, compared on 2).",
-        ),
-        (
-            speedup(1.5, unit="operations"),
-            "a reached 90 % train accuracy 1.50x more cheaply than muon (3 of 3 seeds).",
-        ),
-        (
-            speedup(None, reached=0),
-            "a missed 90 % train accuracy on all of 3 seeds; muon reached it on 3 of 3.",
-        ),
-        (
-            speedup(None, reached=0, baseline_reached=0),
-            "a missed 90 % train accuracy on all of 3 seeds; muon missed it, too.",
-        ),
-        (
-            speedup(None, baseline_reached=0),
-            "a reached 90 % train accuracy (3 of 3 seeds), and muon did not where it did.",
-        ),
-    ],
-)
-def test_wins_draws_losses_and_misses_are_said_plainly(found, expected):
-    assert wording.sentence(found, "muon") == expected
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (0.0, "0.0 s"),
-        (5e-5, "50 µs"),
-        (0.0123, "12.3 ms"),
-        (12.34, "12.3 s"),
-        (119.0, "119 s"),
-        (600.0, "10.0 min"),
-        (3 * 3600.0, "3.0 h"),
-        (None, "–"),
-    ],
-)
-def test_times_are_short(value, expected):
-    assert wording.duration(value) == expected
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(1.234e12, "1.23 TFLOP"), (5e9, "5 GFLOP"), (12.0, "12 FLOP"), (None, "–"), (2e15, "2 PFLOP")],
-)
-def test_operations_are_short(value, expected):
-    assert wording.operations(value) == expected

@@ -25,11 +25,11 @@ def small(name: str) -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_answers_have_classes_second_and_every_parameter_gets_a_gradient(name: str) -> None:
+def test_logits_have_classes_second_and_every_parameter_gets_a_gradient(name: str) -> None:
     model, inputs, targets = small(name)
-    answers = model(inputs)
-    assert answers.shape == (2, 256 if name == "gpt" else 10, *targets.shape[1:])
-    F.cross_entropy(answers, targets).backward()
+    logits = model(inputs)
+    assert logits.shape == (2, 256 if name == "gpt" else 10, *targets.shape[1:])
+    F.cross_entropy(logits, targets).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
@@ -74,7 +74,7 @@ def test_the_papers_cnns_have_three_convolutions_of_these_channels(
 def test_batch_norm_stands_between_convolution_and_relu() -> None:
     model = build("cnn", IMAGE, 10, (4, 8, 16), batch_norm=True)
     for place in range(1, 4):
-        kinds = [type(m) for m in model.get_submodule(f"conv{place}")]
+        kinds = [type(m) for m in model.get_submodule(f"conv{place}").children()]
         assert kinds == [nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d]
 
 
@@ -98,7 +98,7 @@ def test_gpt_does_not_see_the_future() -> None:
     [
         ("cmn", IMAGE, (4,), False, "did you mean 'cnn'"),
         ("cnn", (1, 8, 8), (4, 4, 4, 4), False, "channels must be at most 3 for images of 8x8"),
-        ("cnn", IMAGE, (4, 0), False, "channels must be whole numbers of at least 1"),
+        ("cnn", IMAGE, (4, 0), False, "channels must be a whole number of at least 1, got 0"),
         ("resnet18", IMAGE, (4, 4), False, "four stage widths"),
         ("gpt", TEXT, (32, 64), False, "channels must repeat one width"),
         ("gpt", TEXT, (20,), False, "multiple of 32"),

@@ -1,4 +1,4 @@
-"""Numbers as people write them, and what a speed-up is called in words."""
+"""Numbers and speed-ups as text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Literal
 
 from dropmuon.lab.analysis.metrics import Final, Speedup
 from dropmuon.lab.analysis.series import Unit
+from dropmuon.text import duration
 
 __all__ = [
     "SAME",
@@ -25,44 +26,31 @@ __all__ = [
 ]
 
 SAME = 0.05
-"""How near to 1 a ratio is called the same where there is no interval to tell."""
+"""How close to 1 a ratio counts as equal where there is no interval."""
 
 
 def percent(value: float | None) -> str:
-    """An accuracy in [0, 1], such as 93.4 %."""
+    """Return an accuracy in [0, 1] as text, such as 93.4 %."""
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
 def share(value: float | None) -> str:
-    """A cost beside the baseline's, such as 71 %."""
+    """Return a share of the baseline's cost as text, such as 71 %."""
     return "–" if value is None else f"{100 * value:.0f} %"
 
 
 def goal(target: float) -> str:
-    """A target, which is in percent already."""
+    """Return a target, which is in percent already, as text."""
     return f"{target:g} %"
 
 
 def times(value: float | None) -> str:
-    """A ratio, such as 1.23x."""
+    """Return a ratio as text, such as 1.23x."""
     return "–" if value is None else f"{value:.2f}x"
 
 
-def duration(seconds: float | None) -> str:
-    """Seconds in the unit that makes them short."""
-    if seconds is None:
-        return "–"
-    if seconds >= 2 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    if seconds >= 120:
-        return f"{seconds / 60:.1f} min"
-    if seconds >= 1 or seconds == 0:
-        return f"{seconds:.1f} s" if seconds < 99.95 else f"{seconds:.0f} s"
-    return f"{1000 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
-
-
 def operations(count: float | None) -> str:
-    """Floating-point operations with a prefix."""
+    """Return a count of floating-point operations with a prefix, such as 5 GFLOP."""
     if count is None:
         return "–"
     for power, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
@@ -72,12 +60,12 @@ def operations(count: float | None) -> str:
 
 
 def amount(value: float | None, unit: Unit) -> str:
-    """Time in either unit."""
+    """Return seconds or operations as text."""
     return duration(value) if unit == "seconds" else operations(value)
 
 
 def value(given: object) -> str:
-    """A value of a configuration, for people."""
+    """Return the value of a setting as text."""
     if isinstance(given, bool):
         return "yes" if given else "no"
     if given is None or given in ("", {}, []):
@@ -90,12 +78,12 @@ def value(given: object) -> str:
 
 
 def missed(found: Speedup) -> str:
-    """How many seeds missed the target, or nothing where none did."""
+    """Say how many seeds missed the target; an empty text where none did."""
     return f"missed {found.seeds - found.reached}/{found.seeds}" if _misses(found) else ""
 
 
 def cell(found: Speedup | None, *, baseline: bool, separator: str = " ") -> str:
-    """One target in a table: the baseline shows its time, the others ratio and interval."""
+    """Return one cell of a table: the time of the baseline, ratio and interval of the others."""
     if found is None or not found.seeds:
         return "–"
     if baseline or found.ratio is None:
@@ -111,7 +99,7 @@ def cell(found: Speedup | None, *, baseline: bool, separator: str = " ") -> str:
 
 
 def sentence(found: Speedup, baseline: str) -> str:
-    """A comparison in one plain sentence, losses said as plainly as wins."""
+    """Say a comparison in one sentence, losses as plainly as wins."""
     what, method = f"{goal(found.target)} {found.split} accuracy", found.method
     if not found.reached:
         other = f"{baseline} reached it on {found.baseline_reached} of {found.baseline_seeds}"
@@ -135,7 +123,7 @@ def sentence(found: Speedup, baseline: str) -> str:
 
 
 def standing(found: Speedup) -> Literal["sooner", "same", "later", "missed"]:
-    """What the interval, or the ratio where there is none, lets one say."""
+    """Return what the interval, or the ratio where there is none, allows to say."""
     if found.ratio is None:
         return "missed" if not found.reached else "same"
     low = found.ratio - SAME if found.low is None else found.low
@@ -146,7 +134,7 @@ def standing(found: Speedup) -> Literal["sooner", "same", "later", "missed"]:
 
 
 def comparison(final: Final, baseline: Final) -> str:
-    """Where two methods end, in test accuracy."""
+    """Compare the final test accuracies of two methods in one sentence."""
     points = 100 * (final.test.mean - baseline.test.mean)
     if abs(points) < 0.05:
         return f"Its final test accuracy is the same, {percent(final.test.mean)}."
@@ -158,7 +146,7 @@ def comparison(final: Final, baseline: Final) -> str:
 
 
 def _basis(found: Speedup) -> str:
-    """On what a ratio rests."""
+    """Return the interval and the seeds that a ratio is based on."""
     seeds = f"{found.reached} of {_count(found.seeds)}"
     if found.low is not None and found.high is not None:
         seeds = f"{found.low:.2f} to {found.high:.2f}, {seeds}"

@@ -1,0 +1,61 @@
+"""The settings of a comparison, listed once: name, type, default and meaning.
+
+`Config` checks them, the command line makes its options of them, and a sweep its axes. This file
+needs no extra package, so that the command line can be built without any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Settings"]
+
+
+def _setting(default: Any, meaning: str, *, task: bool = False) -> Any:
+    """Make a field; `task` marks what the paper's experiments fix."""
+    return field(default=default, metadata={"meaning": meaning, "task": task})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of a comparison; the defaults are those of the demo, `dropmuon compare`."""
+
+    dataset: str = _setting(
+        "fashion-mini",
+        "fashion-mini (default), mnist, fashion-mnist, cifar10, digits or shakespeare",
+        task=True,
+    )
+    model: str = _setting("cnn", "cnn (default), mlp, resnet18 or gpt", task=True)
+    channels: tuple[int, ...] = _setting((), "widths of the model, such as 64,128,256", task=True)
+    batch_norm: bool = _setting(False, "use batch norm in cnn and mlp", task=True)
+    batch_size: int = _setting(256, "examples per step")
+    epochs: int = _setting(5, "passes over the training set")
+    seeds: tuple[int, ...] = _setting(
+        (0, 1, 2), "how many, or which: 5 or 0,7; a seed fixes initial weights and data order"
+    )
+    methods: tuple[str, ...] = _setting(
+        ("full", "drop-muon:uniform", "drop-muon:epoch-shift"), "comma-separated, see below"
+    )
+    options: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict,
+        metadata={"meaning": "by method, what differs from the shared settings", "task": False},
+    )
+    targets: tuple[float, ...] = _setting(
+        (60.0, 70.0, 80.0, 90.0), "accuracies in percent whose time is measured: 60,70,80"
+    )
+    lr: float = _setting(
+        0.1, "learning rate of full and drop-muon, or METHOD=0.01 for one method; repeatable"
+    )
+    momentum: float = _setting(0.5, "momentum of full and drop-muon")
+    policy: str = _setting("", "norm per parameter of full and drop-muon: spectral, muon, scion")
+    evaluations_per_epoch: int = _setting(2, "more evaluations make times to target finer")
+    train_examples: int = _setting(4_000, "training examples per evaluation")
+    augment: bool = _setting(False, "shift and flip images at random", task=True)
+    context: int = _setting(64, "bytes per example of a text", task=True)
+    plan_budget: float = _setting(20.0, "seconds to plan for drop-muon:planned")
+    device: str = _setting("cpu", "cpu, cuda or mps")
+    threads: int | None = _setting(None, "threads of PyTorch; its own choice by default")
+    scale: float = _setting(1.0, "below 1, the share of an experiment that was kept")
+    title: str = _setting("", "title of the report", task=True)

@@ -1,0 +1,127 @@
+"""The command line as a whole: one clear line and exit code 2 for whatever is wrong."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dropmuon import __version__
+from dropmuon.cli import extras, main
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_it_runs_as_a_module_too() -> None:
+    command = [sys.executable, "-m", "dropmuon.cli", "--version"]
+    assert subprocess.check_output(command, text=True).strip() == __version__
+
+
+def test_the_handler_of_sigterm_is_restored(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["report", "nowhere"]) == 2
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_missing_package_is_named_with_the_extra_that_installs_it() -> None:
+    with pytest.raises(ImportError, match=r"no_such_package.*pip install '\.\[lab\]' in a clone"):
+        extras.needed("no_such_package", "lab")
+
+
+def test_data_sets_are_listed_and_verified(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DROPMUON_DATA", str(here / "cache"))
+    assert main(["data", "list"]) == 0
+    out = capsys.readouterr().out
+    for word in ("fashion-mini", "included", "cifar10", "absent", str(here / "cache")):
+        assert word in out
+    assert main(["data", "verify"]) == 0
+    assert main(["data", "verify", "mnist"]) == 1
+    assert main(["data", "fetch", "fashion-mini"]) == 0
+
+
+def wrong(*arguments: str, words: str) -> object:
+    return pytest.param(arguments, words, id=" ".join(arguments)[:60])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        wrong("compare", "--dataset", "minst", words="did you mean 'mnist'"),
+        wrong("compare", "--methods", "ful", words="did you mean 'full'"),
+        wrong("compare", "--dataset", "cifar10", "--model", "gpt", words="takes bytes"),
+        wrong("compare", "--batch-size", "100000", words="batch_size must be at most the 7000"),
+        wrong("compare", "--targets", "120", words="(0, 100]"),
+        wrong("compare", "--lr", "fast", words="--lr must be a number or METHOD=number"),
+        wrong("compare", "--lr", "sgd=0.1", words="options must be one of"),
+        wrong("compare", "--out", "used", words="exists and is not empty"),
+        wrong("compare", "--out", "file", words="file is a file; choose a directory"),
+        wrong("compare", "--out", "file/run", words="file/run"),
+        wrong("compare", "--resume", words="--resume needs --out"),
+        wrong("compare", "--resume", "--out", "nowhere", words="is not a run of dropmuon"),
+        wrong("compare", "--config", "nowhere.yaml", words="nowhere.yaml"),
+        wrong("compare", "--config", "unknown.yaml", words="did you mean 'epochs'"),
+        wrong("compare", "--logger", "tensorbord", words="did you mean 'tensorboard'"),
+        wrong("compare", "--device", "cuda:99", words="cuda:99"),
+        wrong("reproduce", "minst", words="did you mean 'mnist'"),
+        wrong("reproduce", "mnist", "--scale", "3", words="scale must be in (0, 1]"),
+        wrong("report", "nowhere", words="is not a run of dropmuon"),
+        wrong("data", "fetch", "minst", words="did you mean 'mnist'"),
+        wrong("sweep", "nowhere.yaml", words="nowhere.yaml"),
+        wrong("sweep", "unknown.yaml", words="epohcs"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    (here / "used").mkdir()
+    (here / "used" / "thesis.tex").write_text("precious")
+    (here / "file").write_text("precious")
+    (here / "unknown.yaml").write_text("epohcs: 3")
+    before = sorted(here.rglob("*"))
+    assert main(list(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("dropmuon: error: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["compare", "--seeds", ""], "argument --seeds: must be whole numbers such as 1,2,3"),
+        (["compare", "--targets", "abc"], "must be numbers such as 60,70.5, got 'abc'"),
+        (["compare", "--channels", "1.5"], "must be whole numbers"),
+        (["compare", "--epochs", "few"], "argument --epochs: invalid int value: 'few'"),
+        (["compare", "--no-such-option"], "unrecognized arguments: --no-such-option"),
+        (["comprae"], "invalid choice: 'comprae'"),
+        ([], "the following arguments are required: command"),
+    ],
+)
+def test_arguments_that_cannot_be_read_are_one_line_too(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("dropmuon: error: ")
+    assert err.count("\n") == 1
+    assert words in err

@@ -1,0 +1,124 @@
+"""Settings: what they mean and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dropmuon.lab.config import Config, read_settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"datset": "mnist"}, "setting must be one of .* did you mean 'dataset'"),
+        ({"dataset": "minst"}, "did you mean 'mnist'"),
+        ({"model": "resnet"}, "did you mean 'resnet18'"),
+        ({"dataset": "shakespeare"}, "'cnn' takes images, and dataset 'shakespeare' has bytes"),
+        ({"dataset": "cifar10", "model": "gpt"}, "'gpt' takes bytes"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"batch_size": 12.5}, "batch_size must be a whole number"),
+        ({"epochs": True}, "epochs must be a whole number"),
+        ({"epochs": None}, "epochs must be a whole number"),
+        ({"targets": [0]}, r"targets must be percentages in \(0, 100\], got 0"),
+        ({"targets": [50, 101]}, "got 101"),
+        ({"targets": 90}, "targets must be a list"),
+        ({"targets": [float("nan")]}, "got nan"),
+        ({"methods": []}, "methods must name at least one"),
+        ({"methods": "full"}, "methods must be a list"),
+        ({"methods": ["full", "full"]}, "got 'full' twice"),
+        ({"seeds": 0}, "seeds must be a whole number of at least 1"),
+        ({"seeds": [-1]}, "seeds must be a whole number from 0 to .*, got -1; give 3 or 0,1,2"),
+        ({"seeds": []}, "seeds must name at least one, got none"),
+        ({"title": 3}, "title must be a string, got 3; quote it"),
+        ({"seeds": [1, 1]}, "got 1 twice"),
+        ({"lr": 0}, "lr must be a positive number"),
+        ({"lr": float("inf")}, "lr must be a positive number"),
+        ({"lr": "0.1"}, "lr must be a positive number, got '0.1'"),
+        ({"momentum": 1}, "momentum must be in"),
+        ({"scale": 2}, "scale must be in"),
+        ({"channels": [8, -1]}, "channels must be a whole number of at least 1, got -1"),
+        ({"channels": 8}, "channels must be a list"),
+        ({"batch_norm": "yes"}, "batch_norm must be true or false"),
+        ({"dataset": "shakespeare", "model": "gpt", "augment": True}, "augment must be off"),
+        (
+            {"device": "gpu"},
+            "device must be a device of PyTorch, such as cpu, cuda or mps, got 'gpu'",
+        ),
+        ({"threads": 0}, "threads must be a whole number"),
+        ({"options": {"adamw": {}}}, "options must be one of"),
+        ({"options": {"full": 3}}, "options of 'full' must be settings by name"),
+        ({"options": [1]}, "options must be settings by method"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Config.of(settings)
+
+
+def test_settings_survive_json() -> None:
+    config = Config.of({"methods": ["adamw", "fast"], "options": {"fast": {"base": "sgd"}}})
+    assert Config.of(json.loads(json.dumps(config.to_json()))) == config
+    assert config.baseline == "adamw"
+    assert Config().baseline == "full"
+
+
+def test_a_number_of_seeds_is_as_many_from_zero() -> None:
+    assert Config.of({"seeds": 4}).seeds == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.yaml", "epochs: 3\noptions: {full: {lr: 0.2}}"),
+        ("a.yml", "epochs: 3\noptions:\n  full:\n    lr: 0.2"),
+        ("a.toml", "epochs = 3\n[options.full]\nlr = 0.2"),
+        ("a.json", '{"epochs": 3, "options": {"full": {"lr": 0.2}}}'),
+    ],
+)
+def test_settings_are_read_from_any_of_three_kinds_of_file(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    config = Config.of(read_settings(tmp_path / name))
+    assert config.epochs == 3
+    assert config.method("full").lr(config.lr) == 0.2
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.ini", ""),
+        ("a.yaml", "a: [1"),
+        ("a.toml", "a = "),
+        ("a.json", "{"),
+        ("a.json", "[1]"),
+        ("a.yaml", "just words"),
+    ],
+)
+def test_files_that_hold_no_settings_are_refused(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=r"config .*a\."):
+        read_settings(tmp_path / name)
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("")
+    assert Config.of(read_settings(tmp_path / "a.yaml")) == Config()
+
+
+def test_the_baseline_is_full_by_either_name_or_else_the_first_method() -> None:
+    assert Config().baseline == "full"
+    assert Config(methods=("adamw", "full")).baseline == "full"
+    assert Config(methods=("adamw", "muon")).baseline == "muon"
+    assert Config(methods=("torch-muon", "adamw")).baseline == "torch-muon"
+
+
+def test_changed_settings_are_plain_values_and_checked() -> None:
+    config = Config(epochs=3).changed({"seeds": 2, "targets": [50.0]})
+    assert (config.epochs, config.seeds, config.targets) == (3, (0, 1), (50.0,))
+    with pytest.raises(ValueError, match="did you mean 'epochs'"):
+        config.changed({"epohcs": 3})
