@@ -1,4 +1,4 @@
-"""What a sweep is asked to do: shared settings, axes, and the cells that they make."""
+"""The specification of a sweep: shared settings, axes, and the cells that they span."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dropmuon.checks import unknown_name, whole_number
 from dropmuon.lab.config import Config, read_settings
-from dropmuon.lab.sweep.objectives import Objective
-from dropmuon.lab.sweep.ranges import Range
+from dropmuon.lab.sweep.axes import Axis, Range, check_name, option, read_axis
+from dropmuon.lab.sweep.objective import Objective
 
-__all__ = ["Axis", "Cell", "SweepSpec", "read_spec"]
-
-Axis = tuple[Any, ...] | Range
-"""The values of one setting: a list, or for tpe also a range."""
+__all__ = ["Cell", "SweepSpec", "read_spec"]
 
 _MOST_CELLS = 100_000
 _KEYS = ("base", "grid", "search", "trials", "objective", "name")
@@ -31,9 +28,9 @@ class Cell:
     """One comparison of a sweep.
 
     Attributes:
-        values: the setting of every axis that plays a part in it.
+        values: the value on every axis that matters to it.
         config: all settings.
-        name: of its directory, readable, with a short hash of all settings.
+        name: of its directory: readable, with a short hash of all settings.
     """
 
     values: Mapping[str, Any]
@@ -43,17 +40,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """The whole of a sweep.
+    """Everything that a sweep is asked to do.
 
     Attributes:
         base: settings that all cells share.
-        grid: axes by setting; besides the settings of a comparison, `method` is one method per
+        grid: axes by setting. Besides the settings of a comparison, `method` is one method per
             cell, `seeds` may list single seeds, `options.METHOD.KEY` is an option of a method, and
-            `options` are those of several methods at once.
-        search: grid takes every cell once, tpe lets Optuna choose.
-        trials: how many cells tpe may take.
-        objective: what cells are ranked by, and what tpe looks for.
-        name: of the study; left out, it follows from the rest.
+            `options` has the options of several methods at once.
+        search: "grid" runs every cell once, "tpe" lets Optuna choose cells.
+        trials: how many cells tpe may run.
+        objective: what cells are ranked by, and what tpe optimizes.
+        name: of the study; by default derived from the rest.
     """
 
     base: Mapping[str, Any] = field(default_factory=dict)
@@ -68,20 +65,20 @@ class SweepSpec:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> SweepSpec:
-        """Make one from plain values, such as a file holds."""
+        """Make a specification from plain values, such as a file holds."""
         for key in content:
             if key not in _KEYS:
                 raise unknown_name("key of a sweep", str(key), _KEYS)
         for key in ("base", "grid"):
             if not isinstance(content.get(key, {}), Mapping):
-                raise ValueError(f"{key} must be settings by name, got {content[key]!r}")
+                raise ValueError(f"{key} must map names to settings, got {content[key]!r}")
         given = dict(content)
-        given["grid"] = {str(k): _axis(str(k), v) for k, v in content.get("grid", {}).items()}
+        given["grid"] = {str(k): read_axis(str(k), v) for k, v in content.get("grid", {}).items()}
         given["objective"] = Objective.of(content.get("objective", {}))
         return cls(**given)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain values; `of` reads them back."""
+        """Return plain values that `of` reads back."""
         axes = {
             name: axis.to_json() if isinstance(axis, Range) else list(axis)
             for name, axis in self.grid.items()
@@ -93,33 +90,35 @@ class SweepSpec:
 
     @property
     def study_name(self) -> str:
-        """What workers on all machines find the study by."""
+        """The name by which workers on all machines find the study."""
         return self.name or f"dropmuon-{_digest(self.to_json())}"
 
     def cells(self) -> list[Cell]:
-        """Every cell of a grid, each with valid settings; equal ones are there once.
+        """Return every cell of a grid, each with valid settings and each once.
 
-        Cells are equal where they differ in an option of a method that they do not have.
+        Cells that differ only in an option of a method that they do not have are the same cell.
         """
         return list({cell.name: cell for cell in self._product()}.values())
 
     def cell(self, values: Mapping[str, Any], prefix: str = "") -> Cell:
-        """The cell with these values on the axes."""
+        """Return the cell with these values on the axes."""
+        settings = self._settings(values)
         try:
-            config = Config.of(self._settings(values))
+            config = Config.of(settings)
             self.objective.check(config.methods)
         except (TypeError, ValueError) as error:
             raise ValueError(f"cell {_label(values) or 'of base'}: {error}") from error
+        methods = {*settings.get("methods", ()), *config.methods}
         there = {
             axis: value
             for axis, value in values.items()
-            if not axis.startswith("options.") or _option(axis)[0] in config.methods
+            if not axis.startswith("options.") or option(axis)[0] in methods
         }
         return Cell(there, config, prefix + _name(there, config))
 
     def probes(self) -> list[Cell]:
-        """For tpe: cells that have every listed value and both ends of every range once."""
-        ends = {k: v.ends if isinstance(v, Range) else v for k, v in self.grid.items()}
+        """Return cells in which every listed value and both ends of every range occur, for tpe."""
+        ends = {k: (v.low, v.high) if isinstance(v, Range) else v for k, v in self.grid.items()}
         first = {name: values[0] for name, values in ends.items()}
         choices = [first, *(first | {name: v} for name, vs in ends.items() for v in vs)]
         return [self.cell(values) for values in choices]
@@ -138,7 +137,7 @@ class SweepSpec:
             elif axis == "seeds" and isinstance(value, int):
                 settings["seeds"] = [value]
             elif axis.startswith("options."):
-                method, key = _option(axis)
+                method, key = option(axis)
                 options.setdefault(method, {})[key] = value
             elif axis == "options":
                 for method, own in value.items():
@@ -159,30 +158,17 @@ def read_spec(path: Path) -> SweepSpec:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _axis(name: str, given: Any) -> Axis:
-    if isinstance(given, Mapping):
-        return Range.of(name, given)
-    if not isinstance(given, list | tuple) or not given:
-        raise ValueError(f"axis {name!r} must be a list of values, got {given!r}; write [a, b, c]")
-    if name == "options" and not all(isinstance(each, Mapping) for each in given):
-        raise ValueError(f"axis 'options' must list options by method, got {given!r}")
-    twice = next((v for k, v in enumerate(given) if v in given[:k]), None)
-    if twice is not None:
-        raise ValueError(f"axis {name!r} must have different values, got {twice!r} twice; drop one")
-    return tuple(given)
-
-
 def _check(spec: SweepSpec) -> None:
     if spec.search not in ("grid", "tpe"):
         raise unknown_name("search", str(spec.search), ("grid", "tpe"))
     if not isinstance(spec.name, str):
-        raise ValueError(f"name must be a text, got {spec.name!r}")
+        raise ValueError(f"name must be a string, got {spec.name!r}")
     try:
         spec.to_json()
     except TypeError as error:
-        raise ValueError(f"base and grid must hold plain values: {error}; quote it") from error
-    for axis in spec.grid:
-        _check_axis(axis)
+        raise ValueError(f"base and grid must hold plain values: {error}; quote them") from error
+    for name in spec.grid:
+        check_name(name)
     _check_option_names(spec)
     if {"method", "methods"} <= set(spec.grid):
         raise ValueError("grid must have one of the axes method and methods, got both; drop one")
@@ -206,38 +192,23 @@ def _check(spec: SweepSpec) -> None:
 
 def _check_tpe(spec: SweepSpec) -> None:
     if spec.trials is None:
-        raise ValueError("trials must say how many cells tpe may take, got none; give trials: 50")
+        raise ValueError("trials must say how many cells tpe may run, got none; give trials: 50")
     whole_number("trials", spec.trials)
     if not spec.grid:
         raise ValueError("grid must have an axis for tpe to choose on, got none")
     spec.probes()
 
 
-def _check_axis(axis: str) -> None:
-    known = {each.name for each in fields(Config)} | {"method"}
-    if axis.startswith("options."):
-        method, key = _option(axis)
-        if not method or not key:
-            raise ValueError(f"axis {axis!r} must be options.METHOD.KEY, such as options.muon.lr")
-    elif axis not in known:
-        raise unknown_name("axis", axis, known | {"options.METHOD.KEY"})
-
-
 def _check_option_names(spec: SweepSpec) -> None:
-    """Options may be for methods of other cells, but not for methods of none."""
+    """Refuse options of a method that no cell has."""
     chosen = [spec.grid[name] for name in ("method", "methods") if name in spec.grid]
     if not chosen or isinstance(chosen[0], Range):
         return
     there = {n for v in chosen[0] for n in (v if isinstance(v, list | tuple) else [v])}
-    axes = [_option(axis)[0] for axis in spec.grid if axis.startswith("options.")]
+    axes = [option(axis)[0] for axis in spec.grid if axis.startswith("options.")]
     for name in [*dict(spec.base.get("options") or {}), *axes]:
         if name not in there:
             raise unknown_name("options", str(name), map(str, there))
-
-
-def _option(axis: str) -> tuple[str, str]:
-    method, _, key = axis.removeprefix("options.").rpartition(".")
-    return method, key
 
 
 def _label(values: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
-"""The cells of a sweep as trials of one Optuna study, which any number of workers take from.
+"""The cells of a sweep as trials of one Optuna study, from which any number of workers claim them.
 
 A trial is one attempt at a cell and carries both numbers. Optuna numbers trials in the order they
-come, so where two workers add the same attempt at the same moment, all agree that the one with the
-lower number counts. A trial goes from waiting to running to its end and never back: what happens to
-a cell next follows from its trials alone, and any worker can do it.
+are added, so if two workers add the same attempt at the same moment, all agree that the one with
+the lower number counts. A trial goes from waiting to running to its end and never back: what
+happens to a cell next follows from its trials alone, and any worker can do it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from dropmuon.lab.sweep.grids import Cell, SweepSpec
+from dropmuon.lab.sweep.axes import Range
 from dropmuon.lab.sweep.leases import LeaseLostError
-from dropmuon.lab.sweep.ranges import Range
+from dropmuon.lab.sweep.spec import Cell, SweepSpec
 
 __all__ = ["Claim", "Queue", "Standing"]
 
 End = Literal["error", "impossible", "interrupted", "duplicate"]
-"""Why an attempt has failed; one without a word about it was lost with its worker."""
+"""Why an attempt has failed; an attempt without a reason was lost with its worker."""
 
 _MOST_LOSSES = 5
-"""A cell that takes its worker with it so often is not tried again."""
+"""A cell that is lost with its worker more often than this is not tried again."""
 
 _LONGEST_REASON = 2000
 
@@ -41,7 +41,7 @@ class Standing:
 
     Attributes:
         attempts: its trials in order, without duplicates.
-        state: due means that a next attempt is to be added.
+        state: "due" means that the next attempt is yet to be added.
     """
 
     index: int
@@ -50,19 +50,19 @@ class Standing:
 
     @property
     def last(self) -> FrozenTrial | None:
-        """The attempt that decides."""
+        """The attempt that decides: the one that finished, else the latest."""
         done = (t for t in self.attempts if t.state == TrialState.COMPLETE)
         return next(done, self.attempts[-1] if self.attempts else None)
 
     def count(self, end: End | None) -> int:
-        """How many attempts have ended that way, None for lost."""
+        """Return how many attempts ended this way; None is for lost ones."""
         ended = [t.user_attrs.get("ended") for t in self.attempts if t.state == TrialState.FAIL]
         return ended.count(end)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A cell that is this worker's."""
+    """A cell that belongs to this worker."""
 
     index: int
     cell: Cell
@@ -70,7 +70,7 @@ class Claim:
     errors: int
 
     def beat(self, count: int) -> None:
-        """Say that its worker is alive."""
+        """Record that its worker is alive."""
         try:
             self.trial.set_user_attr("beat", count)
         except UpdateFinishedTrialError as error:
@@ -79,10 +79,10 @@ class Claim:
 
 @dataclass
 class Queue:
-    """Cells that wait, run or are over.
+    """The cells that wait, run or are finished.
 
     Attributes:
-        retries: how often a cell that died of an error is tried again.
+        retries: how often a cell that failed with an error is tried again.
         grace: seconds without a beat after which a cell counts as lost with its worker.
     """
 
@@ -93,13 +93,13 @@ class Queue:
     _seen: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def fill(self, study: optuna.Study) -> None:
-        """Add what is to be tried, or tried again, and is not there yet."""
+        """Add every attempt that is due and not there yet."""
         for each in self.standings(study):
             if each.state == "due":
                 study.add_trial(self._attempt(each))
 
     def standings(self, study: optuna.Study) -> list[Standing]:
-        """All cells in order."""
+        """Return the state of all cells, in order."""
         size = (self.spec.trials or 0) if self.cells is None else len(self.cells)
         by_cell: list[list[FrozenTrial]] = [[] for _ in range(size)]
         for trial in _counting(study.get_trials(deepcopy=False)):
@@ -108,7 +108,7 @@ class Queue:
         return [self._standing(index, attempts) for index, attempts in enumerate(by_cell)]
 
     def claim(self, study: optuna.Study, machine: str) -> Claim | None:
-        """Take the next waiting cell, or None if there is none."""
+        """Claim the next waiting cell; return None if there is none."""
         while study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             trial = study.ask()
             trials = study.get_trials(deepcopy=False)
@@ -129,7 +129,7 @@ class Queue:
         return None
 
     def rescue(self, study: optuna.Study, machine: str) -> list[str]:
-        """End what dead workers ran, and name it; the caller has the machine for itself."""
+        """End the attempts of dead workers and name them; the caller must hold the machine."""
         lost = []
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             here = trial.user_attrs.get("machine") == machine
@@ -138,7 +138,7 @@ class Queue:
         return lost
 
     def end(self, study: optuna.Study, trial: optuna.Trial, how: End, reason: str = "") -> bool:
-        """Close a failed attempt, and say whether it was this worker's still."""
+        """End a failed attempt; return whether it still belonged to this worker."""
         try:
             trial.set_user_attr("reason", reason[:_LONGEST_REASON])
             trial.set_user_attr("ended", how)
@@ -149,7 +149,7 @@ class Queue:
     def finish(
         self, study: optuna.Study, trial: optuna.Trial, value: float, results: Mapping[str, Any]
     ) -> bool:
-        """Close an attempt that went through, and say whether it was this worker's still."""
+        """End a successful attempt; return whether it still belonged to this worker."""
         try:
             trial.set_user_attr("results", dict(results))
         except UpdateFinishedTrialError:
@@ -170,7 +170,7 @@ class Queue:
         return Standing(index, attempts, "failed") if enough or due.count("impossible") else due
 
     def _attempt(self, standing: Standing) -> FrozenTrial:
-        """The next trial of a cell; what a search has chosen for it before stays."""
+        """Return the next trial of a cell, with the values that a search chose for it before."""
         params: dict[str, Any] = {}
         distributions: dict[str, BaseDistribution] = {}
         before = standing.attempts[-1] if standing.attempts else None
@@ -188,7 +188,7 @@ class Queue:
         )
 
     def _cell(self, study: optuna.Study, trial: optuna.Trial, index: int) -> Cell:
-        """The cell of a trial: the grid's, or the one that Optuna chooses now."""
+        """Return the cell of a trial: the grid's, or one that Optuna chooses now."""
         if self.cells is not None:
             return self.cells[index]
         study.sampler = optuna.samplers.TPESampler(seed=index)
@@ -206,7 +206,7 @@ class Queue:
         return trial.suggest_float(axis, found.low, found.high, step=found.step, log=found.log)
 
     def _is_silent(self, trial: FrozenTrial) -> bool:
-        """Whether a trial has not beaten for so long, by this worker's own clock."""
+        """Return whether a trial has had no beat for too long, by this worker's own clock."""
         beat, now = int(trial.user_attrs.get("beat", 0)), time.monotonic()
         seen, since = self._seen.get(trial.number, (-1, now))
         if seen != beat:
@@ -216,7 +216,7 @@ class Queue:
 
 
 def _counting(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    """The first trial of every attempt at every cell."""
+    """Return the first trial of every attempt at every cell."""
     first: dict[tuple[int, int], FrozenTrial] = {}
     for trial in trials:
         if "cell" in trial.user_attrs:
@@ -241,7 +241,7 @@ def _distribution(spec: SweepSpec, axis: str) -> BaseDistribution:
 
 
 def _plain(value: Any) -> bool | int | float | str | None:
-    """A value as Optuna keeps it: lists become their JSON."""
+    """Return a value as Optuna can keep it: lists and mappings as JSON."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return json.dumps(value)

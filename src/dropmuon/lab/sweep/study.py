@@ -1,9 +1,11 @@
-"""The study that workers share: where it is kept, and how it is opened by many at a time."""
+"""What workers share: the directory of a sweep, and its study, which many may open at a time."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -18,24 +20,42 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from dropmuon.lab.sweep.grids import SweepSpec
+from dropmuon.files import write_json
+from dropmuon.lab.sweep.spec import SweepSpec
 
-__all__ = ["open_study"]
+__all__ = ["open_study", "prepare_directory"]
 
 _TRIES = 6
 _PATIENCE = 10.0
-"""Seconds that the maker of a study may make no progress with filling it."""
+"""Seconds that the worker that made a study may go without progress in filling it."""
 
 _SPEC, _FILLED = "spec", "filled"
+
+
+def prepare_directory(spec: SweepSpec, out: Path) -> None:
+    """Make the directory of a sweep, or check that the existing one belongs to this sweep."""
+    path = out / "sweep.json"
+    if path.exists():
+        try:
+            kept = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON: {error}; the sweep is damaged") from error
+        if kept != {"format": 1, **spec.to_json()}:
+            raise ValueError(f"out {out} holds another sweep; choose another --out for this one")
+        return
+    if out.exists() and (not out.is_dir() or any(map(_is_foreign, out.iterdir()))):
+        raise ValueError(f"out {out} exists and is not a sweep; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"format": 1, **spec.to_json()})
 
 
 def open_study(
     spec: SweepSpec, out: Path, url: str | None, fill: Callable[[optuna.Study], None]
 ) -> optuna.Study:
-    """Open the study of a sweep; who makes it fills it, and the others wait for that.
+    """Open the study of a sweep; the worker that makes it fills it, and the others wait for that.
 
-    `fill` may be called by several workers where the maker dies or is slow, and must then add only
-    what is missing.
+    If that worker dies or is slow, several workers may call `fill`, which must then add only what
+    is missing.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = _storage(out, url)
@@ -56,6 +76,11 @@ def open_study(
     if not study.user_attrs.get(_FILLED):
         study.set_user_attr(_FILLED, True)
     return study
+
+
+def _is_foreign(path: Path) -> bool:
+    """Return whether a file is not one that another worker, just started, makes too."""
+    return not re.match(r"\.?(sweep\.json|study\.journal|cells$)", path.name)
 
 
 def _storage(out: Path, url: str | None) -> BaseStorage:
@@ -86,26 +111,26 @@ def _journal(path: Path) -> JournalStorage:
         return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
     except ValueError as error:
         raise ValueError(
-            f"{path} is damaged: {error}; remove it, and cells that are over in their directories "
-            "will not be run again"
+            f"{path} is damaged: {error}; remove it: cells that are finished in their directories "
+            "will not run again"
         ) from error
 
 
 def _is_torn(path: Path) -> bool:
-    """Whether the last line has no end, as a full disk or a kill in the middle leaves it."""
+    """Return whether the last line is incomplete, as a full disk or a kill leaves it."""
     return path.exists() and path.read_bytes()[-1:] not in {b"", b"\n"}
 
 
 def _database(url: str, shown: str) -> RDBStorage:
-    """Connect, again where another worker makes the same tables at the same time."""
+    """Connect; try again if another worker makes the same tables at the same time."""
     failure: Exception | None = None
     for attempt in range(_TRIES):
         try:
             storage = RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
         except ImportError as error:
             raise ValueError(
-                f"storage {shown} needs a driver that is not installed: {error.__cause__ or error};"
-                " pip install it, such as psycopg[binary] for postgresql"
+                f"storage {shown} needs a missing driver: {error.__cause__ or error}; install it, "
+                "such as psycopg[binary] for postgresql"
             ) from error
         except (SQLAlchemyError, RuntimeError) as error:
             failure = error
@@ -119,7 +144,7 @@ def _database(url: str, shown: str) -> RDBStorage:
 
 
 def _take_turns(engine: Engine) -> None:
-    """Let every transaction of SQLite begin as a writer, or two could take the same cell."""
+    """Let every transaction of SQLite begin as a writer, or two workers could take one cell."""
 
     @event.listens_for(engine, "connect")
     def leave_transactions_alone(connection: Any, _: Any) -> None:

@@ -1,4 +1,4 @@
-"""What has become of the cells of a sweep."""
+"""The state and results of all cells of a sweep."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from optuna.trial import FrozenTrial
 
-from dropmuon.lab.sweep.grids import Cell
-from dropmuon.lab.sweep.objectives import Objective
-from dropmuon.lab.sweep.queues import Standing
+from dropmuon.lab.sweep.objective import Objective
+from dropmuon.lab.sweep.queue import Standing
+from dropmuon.lab.sweep.spec import Cell
 from dropmuon.text import aligned
 
 __all__ = ["CellResult", "SweepSummary", "result_of"]
@@ -26,12 +26,12 @@ class CellResult:
     Attributes:
         name: of the cell; empty before a search has chosen its settings.
         values: the setting of every axis.
-        value: the objective's, infinite for a target that was missed, None while there is none.
-        attempts: how often it was begun.
+        value: of the objective; infinite for a missed target, None before the cell is finished.
+        attempts: how often it was started.
         reason: why it failed, or failed last.
         host: where it ran last.
         directory: of its run, on that machine.
-        results: per method test and train accuracy, seconds and operations at the end.
+        results: final test and train accuracy, seconds and operations of each method.
     """
 
     name: str
@@ -47,10 +47,10 @@ class CellResult:
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """All cells of a sweep, as one worker leaves it.
+    """All cells of a sweep, as a worker leaves them.
 
     Attributes:
-        taken: how many cells this worker has finished.
+        taken: how many cells this worker finished.
         interrupted: whether it was stopped by Ctrl-C.
     """
 
@@ -62,27 +62,27 @@ class SweepSummary:
 
     @property
     def done(self) -> int:
-        """Cells that went through."""
+        """The number of finished cells."""
         return self._count("done")
 
     @property
     def failed(self) -> int:
-        """Cells that were given up."""
+        """The number of cells that were given up."""
         return self._count("failed")
 
     @property
     def running(self) -> int:
-        """Cells that are with a worker."""
+        """The number of cells that a worker is running."""
         return self._count("running")
 
     @property
     def waiting(self) -> int:
-        """Cells that nobody has."""
+        """The number of cells that wait for a worker."""
         return self._count("waiting")
 
     @property
     def left(self) -> int:
-        """Cells that are not over, running or waiting."""
+        """The number of cells that are running or waiting."""
         return self.running + self.waiting
 
     @property
@@ -91,11 +91,11 @@ class SweepSummary:
         return {cell.name: cell.reason for cell in self.cells if cell.state == "failed"}
 
     def best(self, count: int = 5) -> list[CellResult]:
-        """The best cells, the very best first."""
+        """Return the best cells, the very best first."""
         return self._ranked()[:count]
 
     def counts(self) -> str:
-        """How far the sweep is, in one line."""
+        """Return the numbers of cells by state, in one line."""
         parts = [f"{self.done} of {len(self.cells)} cells done"]
         for state in ("failed", "running", "waiting"):
             if number := self._count(state):
@@ -103,7 +103,7 @@ class SweepSummary:
         return ", ".join(parts)
 
     def rows(self, count: int | None = None) -> list[list[str]]:
-        """A table whose first row is the header: the best cells, then those that failed."""
+        """Return the rows of a table: a header, the best cells, then the failed ones."""
         axes = list(dict.fromkeys(axis for cell in self.cells for axis in cell.values))
         header = ["", *axes, self.objective.title, "state", "directory"]
         failed = [cell for cell in self.cells if cell.state == "failed"]
@@ -112,7 +112,7 @@ class SweepSummary:
         return [header, *(self._row(place, cell, axes) for place, cell in chosen)]
 
     def text(self, count: int | None = 10) -> str:
-        """The table in plain text, below the counts."""
+        """Return the counts and the table as plain text."""
         header, *rows = self.rows(count)
         return f"{self.counts()}\n\n{aligned(header, rows)}" if rows else self.counts()
 
@@ -131,7 +131,7 @@ class SweepSummary:
 
 
 def result_of(standing: Standing, cell: Cell | None, out: Path) -> CellResult:
-    """Read what the study keeps of a cell; without a grid, its trial knows the values."""
+    """Make the result of a cell from its trials; a search has no cell, but values in its trial."""
     last = standing.last
     kept = {} if last is None else last.user_attrs
     name = cell.name if cell is not None else str(kept.get("name", ""))
@@ -151,7 +151,7 @@ def result_of(standing: Standing, cell: Cell | None, out: Path) -> CellResult:
 
 
 def _reason(attempts: Sequence[FrozenTrial]) -> str:
-    """Why the last attempt that failed did so."""
+    """Return why the last failed attempt failed."""
     for trial in reversed(attempts):
         if trial.state.name == "FAIL":
             lost = f"lost with its worker on {trial.user_attrs.get('host', 'an unknown machine')}"

@@ -1,37 +1,40 @@
-"""Many comparisons as one study, taken by any number of workers on any number of machines.
+"""Workers, any number on any number of machines, that run the cells of one sweep.
 
-A worker takes a cell when it has its machine for itself, runs it into a directory, and tells the
-study. What a dead worker leaves behind is found and taken up by the others, or by the next one.
+A worker claims a cell when it has its machine to itself, runs it into a directory, and tells the
+study. If a worker dies, the others, or the next one to start, find its cell and resume it.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
+import torch
 from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import SQLAlchemyError
 
+from dropmuon.lab import data
 from dropmuon.lab.analysis import results
 from dropmuon.lab.analysis.metrics import finals
+from dropmuon.lab.config import Config
 from dropmuon.lab.run import RunDirectory
-from dropmuon.lab.sweep.grids import SweepSpec, read_spec
 from dropmuon.lab.sweep.leases import Heartbeat, LeaseLostError, Machine
-from dropmuon.lab.sweep.preparing import check_ready, is_resumable, prepare
-from dropmuon.lab.sweep.queues import Claim, Queue
-from dropmuon.lab.sweep.studies import open_study
-from dropmuon.lab.sweep.tallies import SweepSummary, result_of
+from dropmuon.lab.sweep.queue import Claim, Queue
+from dropmuon.lab.sweep.spec import Cell, SweepSpec, read_spec
+from dropmuon.lab.sweep.study import open_study, prepare_directory
+from dropmuon.lab.sweep.summary import SweepSummary, result_of
 from dropmuon.lab.train.compare import compare
 from dropmuon.lab.watch.watcher import Watcher, Watchers
 
-__all__ = ["SweepEvent", "SweepSummary", "run_sweep", "sweep"]
+__all__ = ["SweepEvent", "run_sweep", "sweep"]
 
 Kind = Literal["opened", "waiting", "started", "finished", "failed", "returned", "lost"]
 
@@ -41,13 +44,14 @@ _LONGEST_PAUSE = 2.0
 
 @dataclass(frozen=True)
 class SweepEvent:
-    """Something that a person at the terminal would like to know.
+    """Something to tell the person at the terminal.
 
     Attributes:
         kind: opened, waiting (for the machine or for other workers), started, finished, failed
-            (for good or to be tried again), returned (to the queue by Ctrl-C), lost (and found).
-        text: the same in one line.
-        cell: its name, empty if it is about none.
+            (for good or to be tried again), returned (to the queue by Ctrl-C), lost (with its
+            worker, or to another one).
+        text: the event in one line.
+        cell: the name of its cell, empty if it is about none.
     """
 
     kind: Kind
@@ -67,7 +71,7 @@ def run_sweep(
     on_event: OnEvent | None = None,
     **settings: Any,
 ) -> SweepSummary:
-    """Be a worker of the sweep in a file; see `sweep`."""
+    """Work on the sweep in a file; see `sweep`."""
     return sweep(read_spec(path), out, storage, max_cells, on_event, **settings)
 
 
@@ -83,24 +87,25 @@ def sweep(
     watcher: Watcher | None = None,
     finish: Finish | None = None,
 ) -> SweepSummary:
-    """Be a worker until every cell is over, and say how they came out.
+    """Work on a sweep until every cell is finished, and return a summary of all cells.
 
-    Ctrl-C puts the cell back and ends the worker; the summary says so.
+    Ctrl-C returns the current cell to the queue and ends the worker; the summary says so.
 
     Args:
-        spec: what is swept.
+        spec: the specification of the sweep.
         out: the directory of the sweep; its `cells` has one run directory per cell.
-        storage: URL of a database that workers on other machines share; a file in `out` without.
-        max_cells: end after so many.
-        on_event: is told what happens.
-        retries: how often a cell that died of an error is tried again.
-        grace: seconds without a sign of life after which a cell is taken from its worker.
+        storage: URL of a database shared with workers on other machines; by default a file in
+            `out`.
+        max_cells: stop after this many cells.
+        on_event: is called with every event.
+        retries: how often a cell that failed with an error is tried again.
+        grace: seconds without a heartbeat after which a cell is taken from its worker.
         watcher: of the cells' training.
-        finish: what to do with a run that is over; without, its results are written.
+        finish: is called with every finished run; by default it writes the run's results.
     """
-    prepare(spec, out)
+    prepare_directory(spec, out)
     cells = spec.cells() if spec.search == "grid" else None
-    check_ready(cells or spec.probes())
+    _check_ready(cells or spec.probes())
     queue = Queue(spec, cells, retries, grace)
     try:
         study = open_study(spec, out, storage, queue.fill)
@@ -111,12 +116,12 @@ def sweep(
     except (StorageInternalError, SQLAlchemyError) as error:
         raise OSError(
             f"the study cannot be reached: {str(error.__cause__ or error).splitlines()[0]}; start "
-            "the same command again, and it goes on"
+            "the same command again to resume the sweep"
         ) from error
 
 
 class _Worker:
-    """Takes cells one after another."""
+    """A loop that claims and runs cells, one after another."""
 
     def __init__(
         self,
@@ -138,7 +143,7 @@ class _Worker:
                 with self._machine.alone() as alone:
                     took = self._take() if alone else False
                 if not took:
-                    self._wait("other workers' cells" if alone else "this machine")
+                    self._wait("the cells of other workers" if alone else "this machine")
         except KeyboardInterrupt:
             return self.summary(interrupted=True)
         return self.summary()
@@ -158,9 +163,9 @@ class _Worker:
         return all(each.state in over for each in self._queue.standings(self._study))
 
     def _take(self) -> bool:
-        """Find what was lost, and run the next cell if there is one."""
+        """Rescue lost cells, then run the next cell; return whether there was one."""
         for name in self._queue.rescue(self._study, self._machine.id):
-            self._say(SweepEvent("lost", f"{name} was lost with its worker, and waits again", name))
+            self._say(SweepEvent("lost", f"{name} was lost with its worker and waits again", name))
         self._queue.fill(self._study)
         claim = self._queue.claim(self._study, self._machine.id)
         if claim is None:
@@ -174,7 +179,7 @@ class _Worker:
         name, trial = claim.cell.name, claim.trial
         self._say(SweepEvent("started", f"{name} started", name))
         directory = self._out / "cells" / name
-        resume = claim.errors < self._queue.retries and is_resumable(directory, claim.cell.config)
+        resume = claim.errors < self._queue.retries and _is_resumable(directory, claim.cell.config)
         try:
             run = self._trained(claim, directory, resume)
             evaluations = run.evaluations()
@@ -215,14 +220,14 @@ class _Worker:
             self._study, claim.trial, "impossible" if impossible else "error", reason
         ):
             again = not impossible and claim.errors < self._queue.retries
-            text = f"{claim.cell.name} failed{' and is tried again' if again else ''}: {reason}"
-            self._say(SweepEvent("failed", text, claim.cell.name))
+            name, then = claim.cell.name, " and will be tried again" if again else ""
+            self._say(SweepEvent("failed", f"{name} failed{then}: {reason}", name))
 
     def _return(self, claim: Claim) -> None:
         self._queue.end(self._study, claim.trial, "interrupted")
         self._queue.fill(self._study)
         name = claim.cell.name
-        self._say(SweepEvent("returned", f"{name} was put back to the queue", name))
+        self._say(SweepEvent("returned", f"{name} was returned to the queue", name))
 
     def _wait(self, what: str) -> None:
         if self._waits_for != what:
@@ -233,7 +238,7 @@ class _Worker:
 
 
 class _Check(Watcher):
-    """Stops a cell that is this worker's no more."""
+    """A watcher that stops a cell which no longer belongs to this worker."""
 
     def __init__(self, heart: Heartbeat) -> None:
         self._heart = heart
@@ -242,8 +247,30 @@ class _Check(Watcher):
         self._heart.check()
 
 
+def _check_ready(cells: Sequence[Cell]) -> None:
+    """Refuse to start if the data or the device is missing, since all cells would fail."""
+    configs = [cell.config for cell in cells]
+    for device in dict.fromkeys(config.device for config in configs):
+        try:
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"device {device!r} is not on this machine: {reason}") from error
+    for name, context in dict.fromkeys((config.dataset, config.context) for config in configs):
+        data.load(name, device="cpu", context=context)
+
+
+def _is_resumable(directory: Path, config: Config) -> bool:
+    """Return whether a cell's directory holds a run with exactly these settings."""
+    asked: dict[str, Any] = json.loads(json.dumps(config.to_json()))
+    try:
+        return RunDirectory(directory).config == asked
+    except (OSError, ValueError):
+        return False
+
+
 def _ends(run: RunDirectory) -> dict[str, dict[str, float]]:
-    """Where every method ended, small enough to keep in the study."""
+    """Return where every method ended, small enough to keep in the study."""
     evaluations = run.evaluations()
     return {
         each.method: {
@@ -261,4 +288,4 @@ def _write_results(run: RunDirectory) -> None:
 
 
 def _nothing(event: SweepEvent) -> None:
-    """For workers that nobody watches."""
+    """Ignore an event."""

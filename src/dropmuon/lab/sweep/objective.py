@@ -23,10 +23,10 @@ class Objective:
     """A number per cell, the mean over its seeds.
 
     Attributes:
-        metric: accuracy at the end, to be high, or time to a target, to be low.
-        target: in percent, for times; a seed that misses it makes the cell's time infinite.
-        split: whose accuracy the target is about, train or test.
-        method: the method it is about; left out, the best one of the cell counts.
+        metric: final accuracy (higher is better) or time to a target (lower is better).
+        target: in percent, for times; if a seed misses it, the cell's time is infinite.
+        split: the accuracy that must reach the target, "train" or "test".
+        method: whose number it is; by default the best method of the cell.
     """
 
     metric: str = "test_accuracy"
@@ -36,10 +36,12 @@ class Objective:
 
     @classmethod
     def of(cls, content: Mapping[str, Any] | str) -> Objective:
-        """Make one from plain values; a metric alone is enough."""
+        """Make an objective from plain values; the name of a metric is enough."""
         given = {"metric": content} if isinstance(content, str) else content
         if not isinstance(given, Mapping):
-            raise ValueError(f"objective must be such as {{metric: test_accuracy}}, got {given!r}")
+            raise ValueError(
+                f"objective must be a mapping such as {{metric: test_accuracy}}, got {given!r}"
+            )
         known = [each.name for each in fields(cls)]
         for key in given:
             if key not in known:
@@ -49,7 +51,7 @@ class Objective:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values that `of` reads back."""
+        """Return plain values that `of` reads back."""
         return asdict(self)
 
     @property
@@ -59,14 +61,14 @@ class Objective:
 
     @property
     def direction(self) -> Literal["minimize", "maximize"]:
-        """What Optuna calls the way it should go."""
+        """Optuna's word for what is better."""
         return "minimize" if self._is_time else "maximize"
 
     def value(self, evaluations: Iterable[Evaluation]) -> float:
-        """The number of a cell that is over, infinite for a time that was not reached."""
+        """Return the number of a finished cell, infinite for a target that was missed."""
         own = [e for e in evaluations if self.method is None or e.method == self.method]
         if not own:
-            raise ValueError("the cell has no evaluations; its directory is damaged")
+            raise ValueError("the cell has no evaluations: its directory is damaged")
         if not self._is_time:
             ends = finals(own, own[0].method)
             return max((e.test if self.metric.startswith("test") else e.train).mean for e in ends)
@@ -74,7 +76,7 @@ class Objective:
         return min(self._time(list(of.values()), unit) for of in trials(own).values())
 
     def shown(self, value: float | None) -> str:
-        """The number as people write it."""
+        """Return the number as text."""
         if value is None:
             return "–"
         if not self._is_time:
@@ -83,11 +85,11 @@ class Objective:
         return amount(value, unit) if math.isfinite(value) else "missed"
 
     def order(self, value: float) -> float:
-        """Less is better."""
+        """Return a number to sort cells by, the best first."""
         return value if self._is_time else -value
 
     def check(self, methods: Sequence[str]) -> None:
-        """Refuse cells without the method that it is about."""
+        """Refuse cells without the objective's method."""
         if self.method is not None and self.method not in methods:
             raise unknown_name("method of the objective", str(self.method), methods)
 
