@@ -20,10 +20,10 @@ from models import (
     train,
     transformer,
 )
-from test_torch_muon import zeropower_without_cast
 from torch import Tensor, nn
 
 from dropmuon import DropMuon, presets, reference, samplers
+from tests.contract.test_torch_muon import zeropower_without_cast
 
 STEPS = 20
 
