@@ -108,7 +108,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 def _run(config: Any, out: Path, options: argparse.Namespace, *, resume: bool) -> int:
     """Run a comparison with whoever watches, then close it with tables, figures and a report."""
     compare = needed("dropmuon.lab.train.compare", "lab")
-    closing = needed("dropmuon.lab.report.closing", "lab")
+    report = needed("dropmuon.lab.report", "lab")
     records = needed("dropmuon.lab.run", "lab")
     try:
         compare.compare(config, out, resume=resume, watcher=_watchers(out, options.logger))
@@ -122,7 +122,7 @@ def _run(config: Any, out: Path, options: argparse.Namespace, *, resume: bool) -
         code = _INTERRUPTED
     run = records.RunDirectory(out)
     if run.evaluations():
-        closing.close(run, terminal=sys.stdout.isatty())
+        report.conclude(run, terminal=sys.stdout.isatty())
     return code
 
 

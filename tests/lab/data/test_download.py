@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_server import Server, serving
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dropmuon.lab.data.download import Downloader
+from tests.lab.data_server import Server, serving
 
 CONTENT = bytes(range(256)) * 1024
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from data_server import Server, serving
-from small_set import FIRST, NOWHERE, SECOND, assert_complete, small_set, tar_of
 
 from dropmuon.lab import data
 from dropmuon.lab.data.download import Downloader
 from dropmuon.lab.data.fetch import fetch_set
 from dropmuon.lab.data.sources import Web
 from dropmuon.lab.data.unpack import Unpacker, as_is, gunzip, untar
+from tests.lab.data_server import Server, serving
+from tests.lab.small_set import FIRST, NOWHERE, SECOND, assert_complete, small_set, tar_of
 
 
 @pytest.fixture

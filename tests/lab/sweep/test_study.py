@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import optuna
 import pytest
-from small_sweeps import spec_of
 
 from dropmuon.lab.sweep import sweep
 from dropmuon.lab.sweep.queue import Queue
 from dropmuon.lab.sweep.study import open_study
+from tests.lab.small_sweeps import spec_of
 
 
 def test_a_storage_that_is_no_database_is_refused_without_its_password(tmp_path):

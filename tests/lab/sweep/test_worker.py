@@ -7,12 +7,12 @@ from contextlib import ExitStack
 
 import pytest
 import yaml
-from small_sweeps import BASE, spec_of
 
 from dropmuon.lab.run import RunDirectory
 from dropmuon.lab.sweep import run_sweep, sweep
 from dropmuon.lab.sweep.leases import Machine
 from dropmuon.lab.watch.watcher import Watcher
+from tests.lab.small_sweeps import BASE, spec_of
 
 
 def test_every_cell_becomes_a_run_once_and_a_second_worker_finds_nothing_to_do(tmp_path):

@@ -13,7 +13,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from small_sweeps import spec_of
 
 from dropmuon.lab.run import RunDirectory
 from dropmuon.lab.sweep import SweepSpec, sweep
@@ -22,6 +21,7 @@ from dropmuon.lab.sweep.leases import LOCK_VARIABLE, Heartbeat
 from dropmuon.lab.sweep.queue import Queue
 from dropmuon.lab.sweep.study import open_study
 from dropmuon.lab.watch.watcher import Watcher
+from tests.lab.small_sweeps import spec_of
 
 
 @pytest.fixture(scope="module")

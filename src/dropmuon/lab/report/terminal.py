@@ -1,4 +1,4 @@
-"""Results for a terminal: narrow tables whose cells are never cut, whatever the width."""
+"""Results for a terminal: narrow tables whose cells are never truncated, whatever the width."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["costs_table", "targets_table"]
 
 
 def costs_table(results: Results) -> Table:
-    """Where every method ended, and what that cost beside the baseline."""
-    title = f"Where methods ended; costs in percent are of {results.baseline}"
+    """Return a table of the final accuracy and cost of every method."""
+    title = f"Final accuracy and cost; percentages are relative to {results.baseline}"
     shown = _table(title, ["method", "train", "test", "time", "operations", "step"], left=1)
     if results.unfinished:
         note = f"{len(results.unfinished)} of {results.planned} trials are unfinished"
@@ -32,9 +32,9 @@ def costs_table(results: Results) -> Table:
 
 
 def targets_table(results: Results, split: Split = "train", unit: Unit = "seconds") -> Table:
-    """How soon every method reached every target: a row for each pair, targets set apart."""
+    """Return a table of the time in which every method reached every target."""
     clock = "time" if unit == "seconds" else "operations"
-    title = f"{clock.capitalize()} to {split} accuracy; speed-up is {results.baseline} over method"
+    title = f"{clock.capitalize()} to {split} accuracy; speed-up is relative to {results.baseline}"
     header = ["target", "method", clock, "speed-up", "interval", "reached"]
     shown = _table(title, header, left=2)
     for target in results.targets:
@@ -70,7 +70,7 @@ def _reached(found: Speedup | None, baseline: bool) -> list[str]:
 
 
 def _table(title: str, header: Sequence[str], left: int) -> Table:
-    """An empty table; its widest column, the names of methods, is the first to be folded."""
+    """Return an empty table; its widest column, the names of methods, is folded first."""
     shown = Table(
         title=Text(title),
         title_justify="left",

@@ -1,4 +1,4 @@
-"""One colour and one dash per method, told apart by colour-blind readers, too."""
+"""One colour and one dash pattern per method, which colour-blind readers can tell apart too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DASHES", "DEPTHS", "INK", "PAPER_COLORS", "SCREEN_COLORS", "STYLE", "Palette"]
+__all__ = ["DASHES", "INK", "PAPER_COLORS", "SCREEN_COLORS", "STYLE", "Palette", "depths"]
 
 PAPER_COLORS = (
     "#4a5160",  # the baseline
@@ -32,13 +32,13 @@ SCREEN_COLORS = (
     "#d98aae",
     "#a99af2",
 )
-"""The same hues on a dark ground."""
+"""The same hues on a dark background."""
 
 DASHES = ("", "", "", "", "6 2.5", "6 2.5", "2 2", "6 2.5 2 2.5", "9 3")
-"""Lengths of dashes and gaps, in widths of an SVG; empty is a solid line."""
+"""Lengths of dashes and gaps as in SVG; empty is a solid line."""
 
-DEPTHS = ("#0b3c5d", "#1f6f8b", "#3fa796", "#9ccf8a", "#f2e394")
-"""First layer to last: dark to light, in an order that greyscale keeps."""
+_DEPTHS = ("#0b3c5d", "#1f6f8b", "#3fa796", "#9ccf8a", "#f2e394")
+"""First layer to last, dark to light: an order that greyscale keeps."""
 
 INK = "#22262e"
 
@@ -72,23 +72,36 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours by method: the baseline has the first, the rest follow in their order."""
+    """Colours by method: the first for the baseline, the others in order."""
 
     methods: Sequence[str]
     baseline: str
 
     def place(self, method: str) -> int:
-        """Which colour a method has; after the last they begin anew behind the baseline's."""
+        """Return the place of a method's colour; after the last one they repeat from the second."""
         if method == self.baseline:
             return 0
         others = [each for each in self.methods if each != self.baseline]
         return 1 + others.index(method) % (len(PAPER_COLORS) - 1)
 
     def color(self, method: str) -> str:
-        """Its colour on paper."""
+        """Return the colour of a method on paper."""
         return PAPER_COLORS[self.place(method)]
 
     def line(self, method: str) -> Any:
-        """Its line style, as matplotlib wants it."""
+        """Return the line style of a method for matplotlib."""
         dashes = DASHES[self.place(method)]
         return (0, tuple(map(float, dashes.split()))) if dashes else "solid"
+
+
+def depths(count: int) -> list[str]:
+    """Return colours from the first layer to the last."""
+    return [_between(_DEPTHS, i / max(count - 1, 1)) for i in range(count)]
+
+
+def _between(colors: Sequence[str], share: float) -> str:
+    place = share * (len(colors) - 1)
+    first = min(int(place), len(colors) - 2)
+    one, other = (tuple(bytes.fromhex(colors[i][1:])) for i in (first, first + 1))
+    part = place - first
+    return "#" + bytes(round(a + (b - a) * part) for a, b in zip(one, other, strict=True)).hex()

@@ -1,4 +1,4 @@
-"""The equal tuning budget against counting all draws."""
+"""The equal tuning budget, compared with counting all draws."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_runs import write_run
 
-from dropmuon.lab.report.budget import expected_best, groups
+from dropmuon.lab.report.equal_budget import expected_best, tasks
 from dropmuon.lab.report.sentences import headings, overall, winner
 from dropmuon.lab.run import RunDirectory
+from tests.lab.synthetic_runs import write_run
+
+FIRST = "was the first to reach 95 % test accuracy"
 
 scores = st.lists(st.floats(0, 1) | st.just(-math.inf), min_size=1, max_size=7)
 
@@ -53,14 +55,14 @@ def test_a_method_that_was_tried_more_often_gains_nothing(tmp_path):
         write_run(tmp_path / "b", methods=one, lr=0.2, shift=-0.02),
         write_run(tmp_path / "c", methods=one, lr=0.4, shift=-0.04),
     ]
-    (group,) = groups(runs)
-    muon, uniform = group.methods
-    assert (group.budget, muon.tried, uniform.tried) == (1, 1, 3)
-    assert group.varied == ("lr",)
+    (task,) = tasks(runs)
+    muon, uniform = task.methods
+    assert (task.budget, muon.tried, uniform.tried) == (1, 1, 3)
+    assert task.varied == ("lr",)
     assert uniform.best.settings["lr"] == 0.1
     assert uniform.expected_test < uniform.best.test
     assert muon.expected_test == muon.best.test
-    assert winner(group) == overall([group])
+    assert winner(task) == overall([task])
 
 
 def test_other_data_models_or_lengths_are_other_tasks_and_options_other_configurations(tmp_path):
@@ -74,8 +76,8 @@ def test_other_data_models_or_lengths_are_other_tasks_and_options_other_configur
         write_run(tmp_path / "f", seeds=1, evaluations_per_epoch=4),
         write_run(tmp_path / "g", seeds=1, train_examples=500),
     ]
-    found = groups(runs)
-    assert [group.runs for group in found] == [("a", "b"), *((name,) for name in "cdefg")]
+    found = tasks(runs)
+    assert [task.runs for task in found] == [("a", "b"), *((name,) for name in "cdefg")]
     assert headings(found)[1].startswith("mnist")
     end = "evaluations per epoch 2 · threads default · train examples 10000"
     assert headings(found)[0].endswith(end)
@@ -96,14 +98,14 @@ def test_configurations_are_what_a_method_used_and_not_what_others_shared(tmp_pa
         )
         for lr in (0.1, 0.03, 0.01)
     ]
-    (group,) = groups(runs)
-    muon, adamw = group.methods
-    assert (group.budget, muon.tried, adamw.tried) == (1, 3, 1)
+    (task,) = tasks(runs)
+    muon, adamw = task.methods
+    assert (task.budget, muon.tried, adamw.tried) == (1, 3, 1)
     assert muon.best.settings == {"lr": 0.01, "momentum": 0.5, "batch_size": 512}
     assert adamw.best.settings == {"lr": 0.001, "batch_size": 512}
     assert adamw.best.seeds == 3
     assert adamw.best.runs == ("lr-0.1",)
-    assert group.varied == ("lr",)
+    assert task.varied == ("lr",)
 
 
 def test_other_batch_sizes_are_other_configurations_and_other_seeds_are_not(tmp_path):
@@ -113,16 +115,16 @@ def test_other_batch_sizes_are_other_configurations_and_other_seeds_are_not(tmp_
         write_run(tmp_path / "b", first_seed=1, **options),
         write_run(tmp_path / "c", batch_size=64, shift=-0.1, **options),
     ]
-    (group,) = groups(runs)
-    (muon,) = group.methods
-    assert (muon.tried, group.varied) == (2, ("batch_size",))
+    (task,) = tasks(runs)
+    (muon,) = task.methods
+    assert (muon.tried, task.varied) == (2, ("batch_size",))
     assert (muon.best.seeds, muon.best.runs) == (3, ("a", "b"))
 
 
 def test_a_directory_that_is_given_twice_counts_once(tmp_path):
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", lr=0.2)]
     again = [*runs, RunDirectory(tmp_path / "b" / ".." / "a")]
-    assert groups(again) == groups(runs)
+    assert tasks(again) == tasks(runs)
 
 
 def paced(run: RunDirectory, **seconds: Callable[[int], float]) -> RunDirectory:
@@ -139,17 +141,25 @@ def paced(run: RunDirectory, **seconds: Callable[[int], float]) -> RunDirectory:
     [
         (lambda _: 1.0, lambda _: 1.04, "muon and adamw reached 95 % test accuracy about equally"),
         (lambda s: 1.0 + s, lambda s: 1.5 + s, "muon and adamw reached 95 % test accuracy about"),
-        (lambda _: 1.0, lambda _: 1.06, "muon was soonest at 95 % test accuracy: 6.3 min, adamw"),
-        (lambda s: 5.0 + s, lambda s: 2.0 + s, "adamw was soonest at 95 % test accuracy: 19.0 min"),
+        (
+            lambda _: 1.0,
+            lambda _: 1.06,
+            f"muon {FIRST}: 6.3 min, against",
+        ),
+        (
+            lambda s: 5.0 + s,
+            lambda s: 2.0 + s,
+            f"adamw {FIRST}: 19.0 min",
+        ),
     ],
     ids=["within 5 %", "seeds overlap", "beyond 5 %", "seeds apart"],
 )
 def test_a_winner_is_named_only_where_seeds_tell_it_from_the_next(tmp_path, muon, adamw, expected):
     run = paced(write_run(tmp_path / "a", methods=("muon", "adamw")), muon=muon, adamw=adamw)
-    (group,) = groups([run])
-    assert winner(group).startswith(expected)
-    clear = "no method clearly in 2" if "about" in expected else f"{expected.split()[0]} in 2"
-    assert overall([group, group]) == f"Soonest to target in 2 tasks: {clear}."
+    (task,) = tasks([run])
+    assert winner(task).startswith(expected)
+    clear = "no clear winner in 2" if "about" in expected else f"{expected.split()[0]} in 2"
+    assert overall([task, task]) == f"First to reach the target in 2 tasks: {clear}."
 
 
 def test_a_method_that_often_misses_is_not_called_soonest(tmp_path):
@@ -158,16 +168,16 @@ def test_a_method_that_often_misses_is_not_called_soonest(tmp_path):
         paced(write_run(tmp_path / "a", methods=names), muon=lambda _: 2.0, adamw=lambda _: 1.0),
         write_run(tmp_path / "b", methods=("adamw",), lr=0.2, shift=-0.5),
     ]
-    (group,) = groups(runs)
-    assert winner(group) == (
-        "muon was surest to reach 95 % test accuracy: 12.7 min, adamw took 6.3 min and missed it "
-        "in 50 % of draws (one configuration each)."
+    (task,) = tasks(runs)
+    assert winner(task) == (
+        "muon reached 95 % test accuracy most reliably, in 12.7 min; adamw took 6.3 min but missed "
+        "it in 50 % of draws (one configuration each)."
     )
 
 
 def test_interrupted_trials_do_not_count(tmp_path):
     stop = {("muon", 0): 3, ("muon", 1): 3, ("muon", 2): 3}
-    (group,) = groups([write_run(tmp_path / "a", methods=("muon", "adamw"), stop=stop)])
-    assert [tuned.method for tuned in group.methods] == ["adamw"]
-    (nothing,) = groups([write_run(tmp_path / "b", methods=("muon",), stop=stop)])
-    assert winner(nothing) == "No trial has gone through all epochs yet."
+    (task,) = tasks([write_run(tmp_path / "a", methods=("muon", "adamw"), stop=stop)])
+    assert [tuned.method for tuned in task.methods] == ["adamw"]
+    (nothing,) = tasks([write_run(tmp_path / "b", methods=("muon",), stop=stop)])
+    assert winner(nothing) == "No trial is finished yet."

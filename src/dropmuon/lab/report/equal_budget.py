@@ -1,8 +1,8 @@
-"""The best configuration of every method, where a method that was tried more often gains nothing.
+"""The best configuration of every method, at an equal budget of tries.
 
-Runs of the same task are one group. In a group, each method was tried in some configurations; the
-budget is what the least tried one had. A method's fair figure is the best of so many of its
-configurations, expected over all ways to choose them.
+In the runs of one task, each method was tried in some configurations; the budget is as many as the
+least tried method had. A method is rated by the best of as many of its configurations, in
+expectation over all ways to choose them, so that being tried more often gains nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dropmuon.lab.analysis.metrics import time_to_target
 from dropmuon.lab.analysis.series import UNITS, Unit, as_far, trials
 from dropmuon.lab.run import Evaluation, RunDirectory
 
-__all__ = ["Choice", "Group", "Tuned", "distinct", "expected_best", "groups"]
+__all__ = ["Configuration", "Task", "TunedMethod", "distinct", "expected_best", "tasks"]
 
-_TASK = (
+_TASK_SETTINGS = (
     "dataset",
     "model",
     "channels",
@@ -33,16 +33,16 @@ _TASK = (
     "evaluations_per_epoch",
     "train_examples",
 )
-_SETTINGS = ("lr", "momentum", "batch_size", "policy")
+_METHOD_SETTINGS = ("lr", "momentum", "batch_size", "policy")
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One method in one configuration, over all its whole trials.
+class Configuration:
+    """One method in one configuration, over all its finished trials.
 
     Attributes:
-        times: mean time to the group's target, None where a seed missed it.
-        ranges: least and greatest of these times over seeds.
+        times: mean time to the task's target, None if a seed missed it.
+        ranges: the least and the greatest of these times over seeds.
     """
 
     method: str
@@ -55,66 +55,67 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """A method's best, and what its best would be under the equal budget.
+class TunedMethod:
+    """The best of a method, and what its best would be with the equal budget.
 
     Attributes:
-        soonest: its configuration with the least time, None where all missed.
-        expected_time: over the draws in which some configuration reached the target.
-        chance: of such a draw.
+        soonest: the configuration that reached the target first, None if all missed it.
+        expected_time: over the draws in which a configuration reached the target.
+        chance: the probability of such a draw.
     """
 
     method: str
     tried: int
-    best: Choice
+    best: Configuration
     expected_test: float
-    soonest: Mapping[Unit, Choice | None]
+    soonest: Mapping[Unit, Configuration | None]
     expected_time: Mapping[Unit, float | None]
     chance: float
 
 
 @dataclass(frozen=True)
-class Group:
-    """Runs of one task.
+class Task:
+    """The runs of one task, and its methods.
 
     Attributes:
+        settings: those that make the task.
         varied: the settings in which configurations of one method differ.
-        target: the highest test accuracy that some configuration reached on all its seeds.
+        target: the highest target that a configuration reached in test accuracy on all its seeds.
     """
 
-    task: Mapping[str, Any]
+    settings: Mapping[str, Any]
     runs: tuple[str, ...]
     varied: tuple[str, ...]
     budget: int
     target: float | None
-    methods: tuple[Tuned, ...]
+    methods: tuple[TunedMethod, ...]
 
-    def ranking(self, unit: Unit = "seconds") -> list[Tuned]:
-        """The methods that reached the target, the surest first and of those the soonest."""
+    def ranking(self, unit: Unit = "seconds") -> list[TunedMethod]:
+        """Return the methods that reached the target, the most reliable first, then the soonest."""
         reached = [each for each in self.methods if each.expected_time[unit] is not None]
         return sorted(reached, key=lambda each: (-round(each.chance, 9), each.expected_time[unit]))
 
 
-def groups(runs: Sequence[RunDirectory]) -> list[Group]:
-    """Runs by task, in the order of their first."""
+def tasks(runs: Sequence[RunDirectory]) -> list[Task]:
+    """Return the tasks of these runs, in the order of their first run."""
     found: dict[str, list[RunDirectory]] = {}
     for run in distinct(runs):
-        task = {key: run.config.get(key) for key in _TASK}
-        found.setdefault(json.dumps(task, sort_keys=True), []).append(run)
-    return [_group(json.loads(task), members) for task, members in found.items()]
+        settings = {key: run.config.get(key) for key in _TASK_SETTINGS}
+        found.setdefault(json.dumps(settings, sort_keys=True), []).append(run)
+    return [_task(json.loads(settings), members) for settings, members in found.items()]
 
 
 def distinct(runs: Iterable[RunDirectory]) -> list[RunDirectory]:
-    """Every directory once, however often it was given."""
+    """Return every directory once, however often it was given."""
     return list({run.path.resolve(): run for run in runs}.values())
 
 
 def expected_best(values: Iterable[float], draws: int) -> tuple[float | None, float]:
-    """The greatest of so many values drawn without replacement, in expectation.
+    """Return the expected greatest of `draws` values that are drawn without replacement.
 
     By order statistics: the i-th greatest of N is the greatest drawn in C(N - i, draws - 1) of
-    C(N, draws) ways. Values of -inf are failures: the expectation is over draws that hold more
-    than failures, and the chance of such a draw comes with it.
+    C(N, draws) ways. Values of -inf are failures: the expectation is over the draws that are not
+    all failures, and the probability of such a draw is returned with it.
     """
     given = sorted(values, reverse=True)
     if not 1 <= draws <= len(given):
@@ -126,24 +127,27 @@ def expected_best(values: Iterable[float], draws: int) -> tuple[float | None, fl
     return (sum(v * w for v, w in good) / chance if chance else None), min(chance, 1.0)
 
 
-def _group(task: Mapping[str, Any], runs: Sequence[RunDirectory]) -> Group:
-    kept = _whole_trials(runs)
+def _task(settings: Mapping[str, Any], runs: Sequence[RunDirectory]) -> Task:
+    kept = _finished_trials(runs)
     targets = {float(target) for run in runs for target in run.config.get("targets", [])}
     target = _target(targets, [[trial for _, trial in found] for found in kept.values()])
-    choices: dict[str, list[Choice]] = {}
-    for (method, settings), found in kept.items():
-        choices.setdefault(method, []).append(_choice(method, settings, found, target))
-    budget = min((len(found) for found in choices.values()), default=0)
-    tuned = tuple(_tuned(found, budget) for found in choices.values())
-    differing = (_varied([choice.settings for choice in found]) for found in choices.values())
+    configurations: dict[str, list[Configuration]] = {}
+    for (method, own), found in kept.items():
+        configurations.setdefault(method, []).append(_configuration(method, own, found, target))
+    budget = min((len(found) for found in configurations.values()), default=0)
+    tuned = tuple(_tuned(found, budget) for found in configurations.values())
+    differing = (
+        _varied([configuration.settings for configuration in found])
+        for found in configurations.values()
+    )
     varied = tuple(dict.fromkeys(key for keys in differing for key in keys))
-    return Group(task, tuple(run.path.name for run in runs), varied, budget, target, tuned)
+    return Task(settings, tuple(run.path.name for run in runs), varied, budget, target, tuned)
 
 
-def _whole_trials(
+def _finished_trials(
     runs: Sequence[RunDirectory],
 ) -> dict[tuple[str, str], list[tuple[str, list[Evaluation]]]]:
-    """Trials by method and configuration, each with its run's name and every seed once."""
+    """Return finished trials by method and configuration, with run names and every seed once."""
     found: dict[tuple[str, str], dict[int, tuple[str, list[Evaluation]]]] = {}
     for run in runs:
         epochs = float(run.config.get("epochs") or 0)
@@ -163,29 +167,31 @@ def _varied(settings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _settings(run: RunDirectory, method: str) -> dict[str, Any]:
-    """What the method really used; runs that do not record it are taken at their configuration."""
+    """Return the settings that a method used, or was given if the run does not record them."""
     config = run.config
     recorded = run.methods if (run.path / "methods.json").exists() else {}
     effective = recorded.get(method, {}).get("settings")
     if effective is not None:
         return {"batch_size": config.get("batch_size"), **effective}
-    shared = {key: config.get(key) for key in _SETTINGS}
+    shared = {key: config.get(key) for key in _METHOD_SETTINGS}
     return shared | dict(config.get("options", {}).get(method, {}))
 
 
 def _target(
-    targets: Iterable[float], choices: Sequence[Sequence[list[Evaluation]]]
+    targets: Iterable[float], configurations: Sequence[Sequence[list[Evaluation]]]
 ) -> float | None:
-    """The highest that some configuration reached on all its seeds."""
+    """Return the highest target that a configuration reached on all its seeds."""
     for target in sorted(targets, reverse=True):
-        if any(all(time_to_target(t, target, "test") is not None for t in c) for c in choices):
+        if any(
+            all(time_to_target(t, target, "test") is not None for t in c) for c in configurations
+        ):
             return target
     return None
 
 
-def _choice(
+def _configuration(
     method: str, settings: str, found: Sequence[tuple[str, list[Evaluation]]], target: float | None
-) -> Choice:
+) -> Configuration:
     times: dict[Unit, float | None] = {}
     ranges: dict[Unit, tuple[float, float] | None] = {}
     for unit in UNITS:
@@ -197,7 +203,7 @@ def _choice(
         whole = len(known) == len(found)
         times[unit] = sum(known) / len(known) if whole else None
         ranges[unit] = (min(known), max(known)) if whole else None
-    return Choice(
+    return Configuration(
         method=method,
         settings=json.loads(settings),
         runs=tuple(dict.fromkeys(name for name, _ in found)),
@@ -208,16 +214,20 @@ def _choice(
     )
 
 
-def _tuned(choices: Sequence[Choice], budget: int) -> Tuned:
-    soonest: dict[Unit, Choice | None] = {}
+def _tuned(configurations: Sequence[Configuration], budget: int) -> TunedMethod:
+    soonest: dict[Unit, Configuration | None] = {}
     expected: dict[Unit, float | None] = {}
     chance = 0.0
     for unit in UNITS:
-        times = [math.inf if c.times[unit] is None else float(c.times[unit] or 0) for c in choices]
+        times = [
+            math.inf if c.times[unit] is None else float(c.times[unit] or 0) for c in configurations
+        ]
         place = min(range(len(times)), key=times.__getitem__)
-        soonest[unit] = choices[place] if math.isfinite(times[place]) else None
+        soonest[unit] = configurations[place] if math.isfinite(times[place]) else None
         value, chance = expected_best([-time for time in times], budget)
         expected[unit] = None if value is None else -value
-    test, _ = expected_best([choice.test for choice in choices], budget)
-    best = max(choices, key=lambda choice: choice.test)
-    return Tuned(best.method, len(choices), best, test or 0.0, soonest, expected, chance)
+    test, _ = expected_best([configuration.test for configuration in configurations], budget)
+    best = max(configurations, key=lambda configuration: configuration.test)
+    return TunedMethod(
+        best.method, len(configurations), best, test or 0.0, soonest, expected, chance
+    )
