@@ -24,7 +24,7 @@ def test_a_worker_whose_cell_was_taken_stops(tmp_path):
             heart.check()
     assert not queue.finish(study, claim.trial, 1.0, {})
     queue.fill(study)
-    assert [each.state for each in queue.standings(study)] == ["waiting"]
+    assert [each.state for each in queue.histories(study)] == ["waiting"]
 
 
 def test_a_worker_that_cannot_reach_the_study_for_long_stops(tmp_path):

@@ -36,4 +36,4 @@ def test_a_cell_that_keeps_killing_its_workers_is_given_up(tmp_path):
         deaths += len(queue.rescue(study, "here"))
         queue.fill(study)
     assert deaths == 6
-    assert [each.state for each in queue.standings(study)] == ["failed"]
+    assert [each.state for each in queue.histories(study)] == ["failed"]

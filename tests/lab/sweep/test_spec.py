@@ -86,7 +86,7 @@ def test_a_cell_has_the_settings_of_its_place_on_every_axis():
         ({"gird": {}}, "did you mean 'grid'"),
         ({"grid": {"batchsize": [1]}}, "did you mean 'batch_size'"),
         ({"base": {"epoch": 1}}, "did you mean 'epochs'"),
-        ({"grid": {"method": ["muno"]}}, "did you mean 'muon'"),
+        ({"grid": {"method": ["adamv"]}}, "did you mean 'adamw'"),
         ({"grid": {"lr": [0.1, -1.0]}}, "lr=-1.0: lr must be a positive number"),
         ({"grid": {"lr": 0.1}}, "must be a list"),
         ({"grid": {"lr": [0.1, 0.1]}}, "twice"),

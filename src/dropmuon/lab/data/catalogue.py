@@ -42,7 +42,7 @@ class DataSet:
 
     @property
     def size(self) -> int:
-        """In bytes, as kept."""
+        """The size in bytes, as kept."""
         return sum(file.size for file in self.files) or self.library_size
 
     @property

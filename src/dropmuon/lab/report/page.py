@@ -68,7 +68,7 @@ def write_report(runs: Sequence[RunDirectory], path: Path) -> None:
 
 @dataclass(frozen=True)
 class Section:
-    """What the page says about one run."""
+    """The part of the page about one run."""
 
     run: RunDirectory
     results: Results

@@ -26,7 +26,7 @@ class LeaseLostError(Exception):
 
 
 class Machine:
-    """This machine, which only one cell may use at a time, whoever the users are.
+    """This machine, which only one cell may use at a time, also across users.
 
     The lock is the operating system's lock on a file, so it ends with the process that holds it.
     The file's content names the machine: while a worker holds the lock, no other cell that is

@@ -56,12 +56,12 @@ class Objective:
 
     @property
     def title(self) -> str:
-        """What the number is, in words."""
+        """A name for the number, such as the head of a column."""
         return self.metric.replace("_", " ").replace("target", f"{self.target:g} %")
 
     @property
     def direction(self) -> Literal["minimize", "maximize"]:
-        """Optuna's word for what is better."""
+        """The direction that is better, as Optuna names it."""
         return "minimize" if self._is_time else "maximize"
 
     def value(self, evaluations: Iterable[Evaluation]) -> float:

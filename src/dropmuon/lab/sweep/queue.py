@@ -24,7 +24,7 @@ from dropmuon.lab.sweep.axes import Range
 from dropmuon.lab.sweep.leases import LeaseLostError
 from dropmuon.lab.sweep.spec import Cell, SweepSpec
 
-__all__ = ["Claim", "Queue", "Standing"]
+__all__ = ["CellHistory", "Claim", "Queue"]
 
 End = Literal["error", "impossible", "interrupted", "duplicate"]
 """Why an attempt has failed; an attempt without a reason was lost with its worker."""
@@ -36,8 +36,8 @@ _LONGEST_REASON = 2000
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How far a cell has come.
+class CellHistory:
+    """The attempts at a cell, and the state that follows from them.
 
     Attributes:
         attempts: its trials in order, without duplicates.
@@ -94,18 +94,18 @@ class Queue:
 
     def fill(self, study: optuna.Study) -> None:
         """Add every attempt that is due and not there yet."""
-        for each in self.standings(study):
+        for each in self.histories(study):
             if each.state == "due":
                 study.add_trial(self._attempt(each))
 
-    def standings(self, study: optuna.Study) -> list[Standing]:
-        """Return the state of all cells, in order."""
+    def histories(self, study: optuna.Study) -> list[CellHistory]:
+        """Return the history of every cell, in order."""
         size = (self.spec.trials or 0) if self.cells is None else len(self.cells)
         by_cell: list[list[FrozenTrial]] = [[] for _ in range(size)]
         for trial in _counting(study.get_trials(deepcopy=False)):
             if trial.user_attrs["cell"] < size:
                 by_cell[trial.user_attrs["cell"]].append(trial)
-        return [self._standing(index, attempts) for index, attempts in enumerate(by_cell)]
+        return [self._history(index, attempts) for index, attempts in enumerate(by_cell)]
 
     def claim(self, study: optuna.Study, machine: str) -> Claim | None:
         """Claim the next waiting cell; return None if there is none."""
@@ -124,7 +124,7 @@ class Queue:
                 self.end(study, trial, "impossible", str(error))
                 continue
             trial.set_user_attr("name", cell.name)
-            errors = self.standings(study)[index].count("error")
+            errors = self.histories(study)[index].count("error")
             return Claim(index, cell, trial, errors)
         return None
 
@@ -156,35 +156,35 @@ class Queue:
             return False
         return _tell(study, trial.number, value)
 
-    def _standing(self, index: int, attempts: list[FrozenTrial]) -> Standing:
+    def _history(self, index: int, attempts: list[FrozenTrial]) -> CellHistory:
         attempts.sort(key=lambda trial: int(trial.user_attrs["attempt"]))
         states = [trial.state for trial in attempts]
         if TrialState.COMPLETE in states:
-            return Standing(index, attempts, "done")
+            return CellHistory(index, attempts, "done")
         if TrialState.RUNNING in states:
-            return Standing(index, attempts, "running")
+            return CellHistory(index, attempts, "running")
         if TrialState.WAITING in states:
-            return Standing(index, attempts, "waiting")
-        due = Standing(index, attempts, "due")
+            return CellHistory(index, attempts, "waiting")
+        due = CellHistory(index, attempts, "due")
         enough = due.count("error") > self.retries or due.count(None) > _MOST_LOSSES
-        return Standing(index, attempts, "failed") if enough or due.count("impossible") else due
+        return CellHistory(index, attempts, "failed") if enough or due.count("impossible") else due
 
-    def _attempt(self, standing: Standing) -> FrozenTrial:
+    def _attempt(self, history: CellHistory) -> FrozenTrial:
         """Return the next trial of a cell, with the values that a search chose for it before."""
         params: dict[str, Any] = {}
         distributions: dict[str, BaseDistribution] = {}
-        before = standing.attempts[-1] if standing.attempts else None
+        before = history.attempts[-1] if history.attempts else None
         if before is not None:
             params, distributions = before.params, before.distributions
         elif self.cells is not None:
-            values = self.cells[standing.index].values
+            values = self.cells[history.index].values
             params = {axis: _plain(value) for axis, value in values.items()}
             distributions = {axis: _distribution(self.spec, axis) for axis in values}
         return create_trial(
             state=TrialState.WAITING,
             params=params,
             distributions=distributions,
-            user_attrs={"cell": standing.index, "attempt": len(standing.attempts)},
+            user_attrs={"cell": history.index, "attempt": len(history.attempts)},
         )
 
     def _cell(self, study: optuna.Study, trial: optuna.Trial, index: int) -> Cell:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from optuna.trial import FrozenTrial
 
 from dropmuon.lab.sweep.objective import Objective
-from dropmuon.lab.sweep.queue import Standing
+from dropmuon.lab.sweep.queue import CellHistory
 from dropmuon.lab.sweep.spec import Cell
 from dropmuon.text import aligned
 
@@ -21,7 +21,7 @@ State = Literal["done", "failed", "running", "waiting"]
 
 @dataclass(frozen=True)
 class CellResult:
-    """One cell, whoever ran it.
+    """The result of one cell, whichever worker ran it.
 
     Attributes:
         name: of the cell; empty before a search has chosen its settings.
@@ -130,20 +130,20 @@ class SweepSummary:
         return sum(cell.state == state for cell in self.cells)
 
 
-def result_of(standing: Standing, cell: Cell | None, out: Path) -> CellResult:
+def result_of(history: CellHistory, cell: Cell | None, out: Path) -> CellResult:
     """Make the result of a cell from its trials; a search has no cell, but values in its trial."""
-    last = standing.last
+    last = history.last
     kept = {} if last is None else last.user_attrs
     name = cell.name if cell is not None else str(kept.get("name", ""))
     values = cell.values if cell is not None else {} if last is None else last.params
-    state: State = "waiting" if standing.state == "due" else standing.state
+    state: State = "waiting" if history.state == "due" else history.state
     return CellResult(
         name=name,
         values=values,
         state=state,
         value=last.value if last is not None and state == "done" else None,
-        attempts=sum(trial.datetime_start is not None for trial in standing.attempts),
-        reason=_reason(standing.attempts),
+        attempts=sum(trial.datetime_start is not None for trial in history.attempts),
+        reason=_reason(history.attempts),
         host=str(kept.get("host", "")),
         directory=out / "cells" / name,
         results=kept.get("results", {}),

@@ -152,7 +152,7 @@ class _Worker:
         cells = self._queue.cells
         found = (
             result_of(each, None if cells is None else cells[each.index], self._out)
-            for each in self._queue.standings(self._study)
+            for each in self._queue.histories(self._study)
         )
         return SweepSummary(
             self._out, self._queue.spec.objective, tuple(found), self._taken, interrupted
@@ -160,7 +160,7 @@ class _Worker:
 
     def _is_over(self) -> bool:
         over = {"done", "failed"}
-        return all(each.state in over for each in self._queue.standings(self._study))
+        return all(each.state in over for each in self._queue.histories(self._study))
 
     def _take(self) -> bool:
         """Rescue lost cells, then run the next cell; return whether there was one."""
