@@ -1,6 +1,7 @@
-"""Make src/dropmuon/lab/data/fashion_mini.npz from Fashion-MNIST, byte for byte the same each time.
+"""Make src/dropmuon/lab/data/fashion_mini.npz from Fashion-MNIST, the same bytes each time.
 
-The first 700 training and the first 200 test pictures of every class, in their original order.
+It holds the first 700 training and the first 200 test pictures of every class, in their original
+order.
 
     python scripts/make_fashion_mini.py [--out FILE]
 """
@@ -19,9 +20,9 @@ import numpy.typing as npt
 
 from dropmuon.files import write_bytes
 from dropmuon.lab.data.cache import cache_directory, contents
-from dropmuon.lab.data.catalogue import EMBEDDED_PATH
-from dropmuon.lab.data.fetching import fetch
-from dropmuon.lab.data.reading import Pictures, idx
+from dropmuon.lab.data.catalogue import find
+from dropmuon.lab.data.fetch import fetch
+from dropmuon.lab.data.read import Pictures, idx
 
 TRAIN_PER_CLASS = 700
 TEST_PER_CLASS = 200
@@ -29,19 +30,20 @@ BEGINNING = (1980, 1, 1, 0, 0, 0)  # the first moment a zip archive knows
 
 
 def main() -> None:
-    """Fetch Fashion-MNIST if need be, write the archive, say its size and checksum."""
+    """Fetch Fashion-MNIST if needed, write the archive, and print its size and checksum."""
     parser = argparse.ArgumentParser(description="Make the embedded part of Fashion-MNIST.")
-    parser.add_argument("--out", type=Path, default=EMBEDDED_PATH)
+    ((_, path),) = find("fashion-mini").places(cache_directory())
+    parser.add_argument("--out", type=Path, default=path)
     options = parser.parse_args()
     fetch("fashion-mnist", show_progress=True)
-    whole = idx(contents("fashion-mnist", cache_directory()))
+    whole = idx(contents(find("fashion-mnist"), cache_directory()))
     content = archive(part(whole))
     write_bytes(options.out, content)
     print(f"{options.out}: {len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()}")
 
 
 def part(whole: Pictures) -> dict[str, npt.NDArray[np.uint8]]:
-    """The first pictures of every class."""
+    """Return the first pictures of every class."""
     train = first_of_each_class(whole.train_labels, TRAIN_PER_CLASS)
     test = first_of_each_class(whole.test_labels, TEST_PER_CLASS)
     return {
@@ -53,13 +55,13 @@ def part(whole: Pictures) -> dict[str, npt.NDArray[np.uint8]]:
 
 
 def first_of_each_class(labels: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.intp]:
-    """Where the first examples of each class stand, in ascending order."""
+    """Return the indices of the first examples of each class, in ascending order."""
     places = [np.flatnonzero(labels == label)[:count] for label in np.unique(labels)]
     return np.sort(np.concatenate(places))
 
 
 def archive(arrays: Mapping[str, npt.NDArray[np.uint8]]) -> bytes:
-    """What `np.savez_compressed` writes, without the time of day."""
+    """Return what `np.savez_compressed` writes, without the time of day."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as file:
         for name, array in arrays.items():

@@ -24,7 +24,6 @@ from models import (
 from torch import Tensor, nn
 
 from dropmuon import DropMuon, presets, reference, samplers
-from tests.contract.test_torch_muon import zeropower_without_cast
 
 STEPS = 20
 

@@ -1,4 +1,4 @@
-"""A web server on this machine that can do what bad ones do."""
+"""A local web server that can misbehave as real ones do."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ class Server(ThreadingHTTPServer):
         ranges: whether it answers requests for a part with that part.
         cuts: after how many bytes the next answers break off, one number per answer.
         stalls: whether a broken-off answer stays silent instead of closing the connection.
+        stalled: set once an answer is silent.
         asked: path and Range header of every request.
     """
 
-    daemon_threads = True
+    daemon_threads = False  # so that closing the server waits for all of them
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -27,6 +28,7 @@ class Server(ThreadingHTTPServer):
         self.ranges = True
         self.cuts: list[int] = []
         self.stalls = False
+        self.stalled = threading.Event()
         self.ending = threading.Event()
         self.asked: list[tuple[str, str | None]] = []
 
@@ -68,7 +70,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body[:cut])
         self.wfile.flush()
         if cut is not None and self.server.stalls:
-            self.server.ending.wait(20)
+            self.server.stalled.set()
+            self.server.ending.wait()
         self.close_connection = True
 
     def log_message(self, *_: object) -> None:

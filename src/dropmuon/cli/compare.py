@@ -112,7 +112,7 @@ def _run(config: Any, out: Path, options: argparse.Namespace, *, resume: bool) -
 
 def _conclude(run: Any) -> None:
     """Write results, figures and the report of a run, and print its tables."""
-    needed("dropmuon.lab.report.closing", "lab").close(run, terminal=sys.stdout.isatty())
+    needed("dropmuon.lab.report", "lab").conclude(run, terminal=sys.stdout.isatty())
 
 
 def _watchers(out: Path, names: list[str]) -> Any:

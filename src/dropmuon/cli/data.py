@@ -1,4 +1,4 @@
-"""`dropmuon data list | fetch NAME | verify`: the data sets and their cache."""
+"""`dropmuon data list | fetch NAME | verify [NAME]`: the data sets and their cache."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def add(commands: Commands) -> None:
     """Add the command and its three actions."""
     parser = commands.add_parser("data", help="list, fetch and verify data sets")
     actions = parser.add_subparsers(required=True, metavar="action")
-    actions.add_parser("list", help="what there is, and what is in the cache").set_defaults(
+    actions.add_parser("list", help="list the data sets and whether they are cached").set_defaults(
         run=_list
     )
-    fetch = actions.add_parser("fetch", help="download into the cache")
+    fetch = actions.add_parser("fetch", help="download data sets into the cache")
     fetch.add_argument("names", nargs="+", metavar="NAME")
     fetch.set_defaults(run=_fetch)
-    verify = actions.add_parser("verify", help="check every cached file against its checksum")
+    verify = actions.add_parser("verify", help="compare files with their checksums")
     verify.add_argument("names", nargs="*", metavar="NAME")
     verify.set_defaults(run=_verify)
 
@@ -41,14 +41,14 @@ def _fetch(options: argparse.Namespace) -> int:
     data = needed("dropmuon.lab.data", "lab")
     for name in options.names:
         found = data.fetch(name, show_progress=sys.stderr.isatty())
-        place = "comes with a package" if found.directory is None else f"is in {found.directory}"
-        news = f" ({len(found.files)} files from {', '.join(found.sources)})" if found.files else ""
-        print(f"{name} {place}{news}")
+        place = "needs no fetching" if found.directory is None else f"is in {found.directory}"
+        fetched = f"{len(found.files)} files from {', '.join(found.sources)}"
+        print(f"{name} {place}{f' ({fetched})' if found.files else ''}")
     return 0
 
 
 def _verify(options: argparse.Namespace) -> int:
-    """Exit code 1 if a file is wrong, or missing though its set was named."""
+    """Return exit code 1 if a file is wrong, or missing from a data set that was named."""
     data = needed("dropmuon.lab.data", "lab")
     checks = data.verify(names=options.names or None)
     rows = [(each.name, each.file.name, each.state) for each in checks]

@@ -1,4 +1,4 @@
-"""`dropmuon report DIR...`: one page over one or many runs."""
+"""`dropmuon report DIR...`: one page about one or several runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ __all__ = ["add"]
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser("report", help="one report over many runs")
+    parser = commands.add_parser("report", help="write one page about one or several runs")
     parser.add_argument("runs", nargs="+", type=Path, metavar="DIR")
-    parser.add_argument("--out", type=Path, default=Path("report.html"), help="report.html")
+    parser.add_argument(
+        "--out", type=Path, default=Path("report.html"), help="default: report.html"
+    )
     parser.set_defaults(run=_run)
 
 

@@ -1,4 +1,4 @@
-"""`dropmuon sweep grid.yaml`: many comparisons, shared by any number of workers."""
+"""`dropmuon sweep grid.yaml`: many comparisons, run by any number of workers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ _INTERRUPTED = 130
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "sweep", help="run a grid of comparisons; start it again, anywhere, for more workers"
+        "sweep", help="run a grid of comparisons; start it again for more workers"
     )
     parser.add_argument("grid", type=Path, help="YAML, TOML or JSON: base, grid, search, objective")
     parser.add_argument("--out", type=Path, help="directory of the sweep; runs/GRID by default")
-    parser.add_argument("--storage", help="database URL that workers share; a file in --out if not")
-    parser.add_argument("--max-cells", type=int, help="stop after so many cells")
+    parser.add_argument(
+        "--storage", help="URL of a database that workers share; by default a file in --out"
+    )
+    parser.add_argument("--max-cells", type=int, help="stop after this many cells")
     parser.set_defaults(run=_run)
 
 

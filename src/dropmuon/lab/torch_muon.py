@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from dropmuon.lab.models import item_of
-from dropmuon.model.layers import layer_groups
+from dropmuon.model.groups import layer_groups
 from dropmuon.norms import AdamW
 
 __all__ = ["TorchMuon"]

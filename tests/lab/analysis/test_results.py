@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from rich.console import Console
-from rich.table import Table
 
-from dropmuon.lab.analysis import formatting, results
-from dropmuon.lab.analysis.series import SPLITS, UNITS
-from dropmuon.lab.report import terminal
-from dropmuon.lab.report.closing import close
+from dropmuon.lab.analysis import results
 from dropmuon.lab.run import RunDirectory
 from tests.lab.synthetic_runs import METHODS, speedup, write_run
 
@@ -23,19 +16,6 @@ from tests.lab.synthetic_runs import METHODS, speedup, write_run
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunDirectory:
     return write_run(tmp_path_factory.mktemp("results") / "whole")
-
-
-def shown(*tables: Table, width: int = 80) -> str:
-    console = Console(width=width, file=io.StringIO(), color_system=None)
-    for table in tables:
-        console.print(table)
-    return console.file.getvalue()
-
-
-def cells(table: Table) -> list[list[str]]:
-    """The texts of a table by row, its header first."""
-    columns = [[str(c.header), *(str(cell) for cell in c.cells)] for c in table.columns]
-    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def test_a_summary_has_every_method_target_split_and_unit(run):
@@ -48,63 +28,6 @@ def test_a_summary_has_every_method_target_split_and_unit(run):
     assert [final.method for final in summary.finals] == list(METHODS)
     assert summary.speedup("muon", 90.0).ratio == 1.0
     assert 1.0 < summary.load.mean < summary.load.greatest < 1.3
-
-
-def test_tables_hold_costs_times_ratios_intervals_and_misses(run):
-    summary = results.summarize(run)
-    costs = {row[0]: row[1:] for row in cells(terminal.costs_table(summary))}
-    muon, adamw = summary.final("muon"), summary.final("adamw")
-    assert costs["muon (baseline)"][2:] == [
-        formatting.duration(muon.seconds),
-        formatting.operations(muon.operations),
-        formatting.duration(muon.seconds_per_step),
-    ]
-    assert costs["adamw"] == [
-        formatting.percent(adamw.train.mean),
-        formatting.percent(adamw.test.mean),
-        formatting.share(adamw.seconds / muon.seconds),
-        formatting.share(adamw.operations / muon.operations),
-        formatting.share(adamw.seconds_per_step / muon.seconds_per_step),
-    ]
-    rows = cells(terminal.targets_table(summary, "test", "operations"))[1:]
-    assert [row[0] for row in rows if row[0]] == ["60 %", "70 %", "80 %", "90 %", "95 %"]
-    assert [row[1] for row in rows] == [*METHODS] * 5
-    found = summary.speedup("drop-muon:epoch-shift", 90.0, "test", "operations")
-    assert rows[3 * 5 + 2][2:] == [
-        formatting.operations(found.time),
-        f"{found.ratio:.2f}x",
-        f"{found.low:.2f} to {found.high:.2f}",
-        "3 of 3",
-    ]
-    assert rows[3 * 5][3:] == ["baseline", "–", "3 of 3"]
-    assert rows[-1] == ["", "adamw", "–", "–", "–", "0 of 3"]
-
-
-def test_nothing_is_cut_at_80_columns(tmp_path):
-    run = write_run(tmp_path / "run", methods=METHODS[:3], targets=[60.0, 72.5, 80.0, 90.0])
-    summary = results.summarize(run)
-    pairs = [(split, unit) for split in SPLITS for unit in UNITS]
-    tables = [terminal.targets_table(summary, *pair) for pair in pairs]
-    for table in (terminal.costs_table(summary), *tables):
-        text = shown(table, width=80)
-        assert "…" not in text
-        lines = [line for line in text.splitlines() if line.strip()]
-        assert str(table.title) == lines.pop(0).strip()
-        lines = [line.split() for line in lines if not line.startswith("─")]
-        assert lines == [" ".join(row).split() for row in cells(table)]
-
-
-def test_long_names_are_folded_and_lose_no_letter(tmp_path):
-    name = (
-        "a-name-of-the-users-own-that-is-longer-than-any-terminal-has-room-for-" + "0123456789" * 4
-    )
-    summary = results.summarize(write_run(tmp_path / "long", methods=("muon", name), seeds=2))
-    table = terminal.costs_table(summary)
-    text = shown(table, width=60)
-    last = cells(table)[-1]
-    for cell in last[1:]:
-        assert cell in text
-    assert name in "".join(line[:20].split("  ")[0].strip() for line in text.splitlines())
 
 
 def test_the_verdict_names_the_best_challenger_at_the_highest_target(run):
@@ -151,45 +74,18 @@ def test_an_interrupted_run_is_compared_where_it_can_be(tmp_path):
         file.write('{"method": "muon", "se')
     summary = results.summarize(run)
     assert set(summary.unfinished) == {*stop, ("adamw", 0)}
-    assert "4 of 15 trials are unfinished" in shown(terminal.costs_table(summary))
     found = summary.speedup("drop-muon:uniform", 90.0)
     assert (found.seeds, len(found.ratios), found.low) == (1, 1, None)
     assert summary.final("muon").seeds == 2
-    rows = cells(terminal.targets_table(summary))[1:]
-    assert [row[-1] for row in rows[15:20]] == ["2 of 3", "1 of 1", "3 of 3", "3 of 3", "0 of 3"]
 
 
 def test_a_run_without_evaluations_says_so(tmp_path):
     run = write_run(tmp_path / "empty", stop={(m, s): 0 for m in METHODS for s in range(3)})
     summary = results.summarize(run)
     assert results.verdict(summary) == "Nothing was evaluated yet."
-    assert cells(terminal.costs_table(summary))[1] == ["muon (baseline)", *"–––––"]
-    assert cells(terminal.targets_table(summary))[1] == ["60 %", "muon", *"––––"]
     results.write(run, summary)
 
 
 def test_a_baseline_alone_has_nothing_to_be_compared_with(tmp_path):
     summary = results.summarize(write_run(tmp_path / "alone", methods=("muon",)))
     assert "ran alone" in results.verdict(summary)
-
-
-def test_brackets_in_a_name_are_no_markup(tmp_path):
-    names = ("[/x]muon", "a[red]b[/x]")
-    summary = results.summarize(write_run(tmp_path / "odd", methods=names))
-    for table in (terminal.costs_table(summary), terminal.targets_table(summary)):
-        text = shown(table)
-        assert text.count("a[red]b[/x]") >= 1
-        assert "[/x]muon" in text.splitlines()[0]
-
-
-def test_a_run_in_a_directory_with_brackets_is_closed_and_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = ("muon", "$\\foo{$ [/x]")
-    run = write_run(Path("runs/[/x]"), methods=names, seeds=1, epochs=2, targets=[20.0])
-    close(run, terminal=True)
-    printed = capsys.readouterr().out
-    assert printed.splitlines()[-1] == "runs/[/x]/report.html"
-    assert results.verdict(results.summarize(run)) in " ".join(printed.split())
-    assert (run.path / "figures" / "accuracy-train.png").exists()
-    close(run, terminal=False)
-    assert capsys.readouterr().out == (run.path / "results.csv").read_text()

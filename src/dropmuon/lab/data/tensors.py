@@ -1,22 +1,74 @@
-"""From bytes to tensors on the device."""
+"""What a model learns from: inputs and targets as one tensor each, on the device."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dropmuon.lab.data.examples import Data, Examples
-from dropmuon.lab.data.reading import Pictures
+from dropmuon.lab.data.read import Pictures
 
-__all__ = ["images", "text"]
+__all__ = ["Data", "Examples", "augment", "from_pictures", "from_text"]
 
 
-def images(name: str, pictures: Pictures, device: torch.device) -> Data:
-    """Pictures as float32, normalised by the training set's mean and deviation per channel."""
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Inputs and their targets, all on one device.
+
+    Attributes:
+        inputs: (N, C, H, W) float32, normalised by the training set's mean and deviation per
+            channel; or (N, context) int64 bytes.
+        targets: (N,) classes, or (N, context) the byte after each input byte; int64.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs and targets at these positions."""
+        return self.inputs[index], self.targets[index]
+
+    def to(self, device: torch.device | str) -> Examples:
+        """Return the same examples on another device."""
+        return Examples(self.inputs.to(device), self.targets.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A data set that is ready to train on.
+
+    Attributes:
+        name: as in `dropmuon.lab.data.NAMES`.
+        kind: "images" or "bytes".
+        train: the training set.
+        test: the test set.
+        num_classes: of targets; 256 for bytes.
+        shape: of one input: (C, H, W), or (context,).
+    """
+
+    name: str
+    kind: Literal["images", "bytes"]
+    train: Examples
+    test: Examples
+    num_classes: int
+    shape: tuple[int, ...]
+
+    def to(self, device: torch.device | str) -> Data:
+        """Return the same data on another device."""
+        train, test = self.train.to(device), self.test.to(device)
+        return Data(self.name, self.kind, train, test, self.num_classes, self.shape)
+
+
+def from_pictures(name: str, pictures: Pictures, device: torch.device) -> Data:
+    """Make float32 images, normalised by the training set's mean and deviation per channel."""
     mean, deviation = _moments(pictures.train)
 
     def examples(pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> Examples:
@@ -30,8 +82,8 @@ def images(name: str, pictures: Pictures, device: torch.device) -> Data:
     return Data(name, "images", train, test, classes, tuple(train.inputs.shape[1:]))
 
 
-def text(name: str, content: bytes, context: int, device: torch.device) -> Data:
-    """The first nine tenths to train on, the rest to test on, each cut into windows of bytes."""
+def from_text(name: str, content: bytes, context: int, device: torch.device) -> Data:
+    """Cut text into windows of bytes: its first nine tenths to train on, the rest to test on."""
     stream = torch.tensor(np.frombuffer(content, np.uint8), device=device).long()
     cut = len(stream) * 9 // 10
     longest = min(cut, len(stream) - cut) - 1
@@ -41,8 +93,31 @@ def text(name: str, content: bytes, context: int, device: torch.device) -> Data:
     return Data(name, "bytes", train, test, 256, (context,))
 
 
+def augment(inputs: Tensor, generator: torch.Generator) -> Tensor:
+    """Shift each image at random, filling the border by reflection; mirror half the colour images.
+
+    Images of 32 pixels are shifted by up to 4 pixels, of 28 by up to 2, of 8 by 1. What is drawn
+    depends on the generator alone, not on the device of the (N, C, H, W) inputs.
+    """
+    if inputs.ndim != 4:
+        raise ValueError(
+            f"inputs must be images of shape (N, C, H, W), got {tuple(inputs.shape)}; "
+            "train on bytes without augmentation"
+        )
+    count, channels, height, width = inputs.shape
+    rows = _shifted(count, height, generator)
+    columns = _shifted(count, width, generator)
+    if channels == 3:
+        mirrored = _drawn(2, count, generator).bool()
+        columns = torch.where(mirrored, width - 1 - columns, columns)
+    rows, columns = rows.to(inputs.device), columns.to(inputs.device)
+    images = torch.arange(count, device=inputs.device)[:, None, None, None]
+    planes = torch.arange(channels, device=inputs.device)[:, None, None]
+    return inputs[images, planes, rows[:, None, :, None], columns[:, None, None, :]]
+
+
 def _moments(pixels: npt.NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation per channel, (C, 1, 1), from exact sums: the same on every machine."""
+    """Return mean and deviation per channel, (C, 1, 1), from exact sums: the same everywhere."""
     rows = []
     for channel in range(pixels.shape[1]):
         plane = pixels[:, channel]
@@ -54,7 +129,25 @@ def _moments(pixels: npt.NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
 
 
 def _windows(stream: Tensor, context: int) -> Examples:
-    """Windows side by side; the target of each byte is the next one."""
+    """Cut a stream into adjacent windows; the target of each byte is the next one."""
     count = (len(stream) - 1) // context
     inputs, targets = stream[: count * context], stream[1 : count * context + 1]
     return Examples(inputs.view(count, context), targets.view(count, context))
+
+
+def _shifted(count: int, side: int, generator: torch.Generator) -> Tensor:
+    """Return, for each image, the source of each of its rows: (count, side)."""
+    reach = min(_reach(side), side - 1)
+    shift = _drawn(2 * reach + 1, count, generator) - reach
+    place = torch.arange(side, device=generator.device) + shift
+    return (side - 1) - ((side - 1) - place.abs()).abs()
+
+
+def _reach(side: int) -> int:
+    if side >= 32:
+        return 4
+    return 2 if side >= 16 else 1
+
+
+def _drawn(below: int, count: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(below, (count, 1), generator=generator, device=generator.device)

@@ -1,4 +1,4 @@
-"""A report in one file: no network, no scripts needed, light and dark, for screens and paper."""
+"""A report in one file: no network or scripts needed, light and dark, for screen and print."""
 
 from __future__ import annotations
 
@@ -12,87 +12,91 @@ import jinja2
 from markupsafe import Markup, escape
 
 from dropmuon.files import write_text
-from dropmuon.lab.analysis import formatting as wording
+from dropmuon.lab.analysis import formatting
 from dropmuon.lab.analysis.metrics import Final, Speedup
 from dropmuon.lab.analysis.results import Results, headline, summarize, verdict
 from dropmuon.lab.analysis.series import SPLITS, UNITS, Split, Unit
-from dropmuon.lab.report.budget import distinct, groups
-from dropmuon.lab.report.figures.palette import DASHES, PAPER_COLORS, SCREEN_COLORS, Palette
-from dropmuon.lab.report.run_charts import Charts
-from dropmuon.lab.report.sentences import describe, headings, overall, winner
+from dropmuon.lab.report.equal_budget import distinct, tasks
+from dropmuon.lab.report.palette import DASHES, PAPER_COLORS, SCREEN_COLORS, Palette
+from dropmuon.lab.report.run_charts import RunCharts
+from dropmuon.lab.report.sentences import headings, overall, task_title, winner
 from dropmuon.lab.run import RunDirectory
 
 __all__ = ["write_report"]
 
 _MOST_WITH_CHARTS = 16
-"""Beyond so many runs the rest have tables only, or the file would grow too large to open."""
+"""Any further runs have tables only, or the file would grow too large to open."""
+
+_BASELINES = ("full", "muon")
+"""Methods that have the baseline's colour; runs of earlier versions have the second name."""
 
 _BUSY = 1.25
-"""Load per core from which times are not to be trusted; training alone brings it to about 1."""
+"""Load per core above which times are not to be trusted; training alone makes it about 1."""
 
 
 def write_report(runs: Sequence[RunDirectory], path: Path) -> None:
-    """Write one page about one run, or about many with an overview first."""
+    """Write one page about one run, or about several with an overview first."""
     if not runs:
         raise ValueError("runs must hold at least one run directory, got none")
     runs = distinct(runs)
     found = [(run, summarize(run)) for run in runs]
     methods = list(dict.fromkeys(method for _, results in found for method in results.methods))
-    palette = Palette(methods, "muon" if "muon" in methods else found[0][1].baseline)
+    usual = (name for name in _BASELINES if name in methods)
+    palette = Palette(methods, next(usual, found[0][1].baseline))
     css = {method: f"m{palette.place(method)} k{i}" for i, method in enumerate(methods)}
     sections = [
-        Section(run, results, Charts(run, results, css) if i < _MOST_WITH_CHARTS else None)
+        Section(run, results, RunCharts(run, results, css) if i < _MOST_WITH_CHARTS else None)
         for i, (run, results) in enumerate(found)
     ]
-    tasks = groups(runs) if len(runs) > 1 else []
+    compared = tasks(runs) if len(runs) > 1 else []
     page = _template().render(
         sections=sections,
         first=sections[0],
-        groups=tasks,
-        headings=headings(tasks),
+        tasks=compared,
+        headings=headings(compared),
         winner=winner,
-        overall=overall(tasks),
+        overall=overall(compared),
         methods=methods,
         css=css,
         colors=list(zip(PAPER_COLORS, SCREEN_COLORS, DASHES, strict=True)),
         splits=SPLITS,
         units=UNITS,
-        word=wording,
+        word=formatting,
     )
     write_text(path, page)
 
 
 @dataclass(frozen=True)
 class Section:
-    """What the page says about one run."""
+    """The part of the page about one run."""
 
     run: RunDirectory
     results: Results
-    charts: Charts | None
+    charts: RunCharts | None
 
     @property
     def title(self) -> str:
-        """As the run was named, or what it is about."""
+        """The title that the run was given, or else its task."""
         return str(self.run.config.get("title") or self.task)
 
     @property
     def task(self) -> str:
         """Data and model in a few words."""
-        return describe(self.run.config)
+        return task_title(self.run.config)
 
     @property
     def name(self) -> str:
-        """Its directory's name."""
+        """The name of its directory."""
         return self.run.path.resolve().name
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What was asked for."""
+        """The settings of the run."""
         return self.run.config
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """Where it ran; a run that was copied without it has none."""
+        """Where it ran; empty for a run that was copied without this file."""
         return self.run.environment if (self.run.path / "environment.json").exists() else {}
 
     @property
@@ -102,53 +106,53 @@ class Section:
 
     @property
     def headline(self) -> Speedup | None:
-        """What the verdict speaks of."""
+        """The speed-up that the verdict is about."""
         return headline(self.results)
 
     @property
     def final(self) -> Final | None:
-        """Where the verdict's method ended."""
+        """The final state of the verdict's method."""
         return self.results.final(self.headline.method) if self.headline else None
 
     @property
     def baseline_final(self) -> Final | None:
-        """Where the baseline ended."""
+        """The final state of the baseline."""
         return self.results.final(self.results.baseline)
 
     @property
     def standing(self) -> str:
         """Whether the verdict is a win, a draw, a loss or a miss."""
-        return wording.standing(self.headline) if self.headline else "same"
+        return formatting.standing(self.headline) if self.headline else "same"
 
     @property
     def second(self) -> str:
-        """What goes with the verdict: accuracy at the end, and how everyone else did."""
+        """A second sentence after the verdict: final accuracy, and how the other methods did."""
         found, own, base = self.headline, self.final, self.baseline_final
         if found is None or own is None or base is None:
             return ""
-        return f"{wording.comparison(own, base)} {self._tally(found)}".strip()
+        return f"{formatting.comparison(own, base)} {self._tally(found)}".strip()
 
     @property
     def cautions(self) -> list[str]:
-        """What a reader must know before believing anything."""
+        """What a reader must know before trusting the numbers."""
         return list(self._cautions())
 
     @property
     def command(self) -> str:
-        """How to repeat the run: as it was started, or from its own configuration."""
+        """The command that repeats the run: the recorded one, or one from its own settings."""
         given = str(self.environment.get("command", ""))
         if given.startswith("dropmuon ") and "--resume" not in given:
             return given
         return "dropmuon compare --config config.json"
 
     def targets(self, split: Split, unit: Unit, method: str) -> list[tuple[list[str], str]]:
-        """A row of the table of targets: the lines of each cell, and how it stands."""
+        """Return a row of the table of targets: the lines of each cell, and its standing."""
         base = method == self.results.baseline
         row: list[tuple[list[str], str]] = []
         for target in self.results.targets:
             found = self.results.speedup(method, target, split, unit)
-            good = "" if base or found is None else wording.standing(found)
-            shown = wording.cell(found, baseline=base, separator="\n")
+            good = "" if base or found is None else formatting.standing(found)
+            shown = formatting.cell(found, baseline=base, separator="\n")
             row.append((shown.split("\n"), good))
         return row
 
@@ -160,33 +164,34 @@ class Section:
             if (each.target, each.split, each.unit) == key
             and each.method not in {found.method, self.results.baseline}
         ]
-        words = {
+        labels = {
             "sooner": "sooner",
-            "same": "no different",
+            "same": "about as soon",
             "later": "later",
-            "missed": "not at all",
+            "missed": "missed it",
         }
-        groups_ = {
-            word: [e.method for e in others if wording.standing(e) == word] for word in words
+        methods = {
+            standing: [each.method for each in others if formatting.standing(each) == standing]
+            for standing in labels
         }
-        parts = [f"{', '.join(names)} {words[word]}" for word, names in groups_.items() if names]
-        return f"The others got there: {'; '.join(parts)}." if parts else ""
+        parts = [f"{', '.join(names)} {labels[key]}" for key, names in methods.items() if names]
+        return f"The other methods: {'; '.join(parts)}." if parts else ""
 
     def _cautions(self) -> Iterator[str]:
         scale = float(self.config.get("scale") or 1.0)
         if scale < 1:
             yield (
-                f"This run is shrunk to scale {scale:g}: fewer channels and epochs than the "
+                f"This run is scaled down to {scale:g}: it has fewer channels and epochs than the "
                 "original, so its numbers are not those of the full experiment."
             )
         open_trials = len(self.results.unfinished)
         if open_trials:
             yield (
-                f"Unfinished: {open_trials} of {self.results.planned} trials have not gone through "
-                "all epochs. What they miss now they may still reach."
+                f"Unfinished: {open_trials} of {self.results.planned} trials have not completed "
+                "all epochs. They may still reach targets that they miss now."
             )
         if len(self.config.get("seeds", [])) == 1:
-            yield "One seed only: there are no intervals, and luck cannot be told from merit."
+            yield "One seed only: there are no intervals, and any difference may be luck."
         load, cores = self.results.load, _cores(self.environment)
         if load is not None and cores and load.mean > _BUSY * cores:
             yield (
@@ -201,30 +206,25 @@ def _cores(environment: Mapping[str, Any]) -> int | None:
 
 
 def _template() -> jinja2.Template:
+    loader = jinja2.PackageLoader("dropmuon.lab.report", "templates")
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("dropmuon.lab.report", "templates"),
+        loader=loader,
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": wording.value, "stressed": _stressed, "unbroken": _unbroken}
-    environment.globals["raw"] = lambda name: Markup(_part(environment, name))
+    environment.filters |= {"shown": formatting.value, "stressed": _stressed, "unbroken": _unbroken}
+    environment.globals["raw"] = lambda name: Markup(loader.get_source(environment, name)[0])
     return environment.get_template("report.html.j2")
 
 
-def _part(environment: jinja2.Environment, name: str) -> str:
-    """A file beside the template, as it is."""
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
-
-
 def _unbroken(text: str) -> str:
-    """No line may end between a number and its percent sign."""
+    """Keep a number and its percent sign on one line."""
     return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _stressed(text: str) -> Markup:
-    """The sentence with its first ratio marked."""
+    """Return the sentence with its first ratio emphasised."""
     escaped = str(escape(_unbroken(text)))
     return Markup(re.sub(r"(\b\d+\.\d\dx)", r"<em>\1</em>", escaped, count=1))

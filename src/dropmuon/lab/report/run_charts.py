@@ -1,8 +1,8 @@
-"""The charts of one run, as the page wants them."""
+"""The charts of one run, in all the variants that the page can show."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,15 +22,14 @@ from dropmuon.lab.analysis.series import (
     mean_line,
     trials,
 )
-from dropmuon.lab.report.charts import Series, line_chart
-from dropmuon.lab.report.figures.palette import DEPTHS
-from dropmuon.lab.report.marks import area_chart, bar_chart, heat_map
+from dropmuon.lab.report.charts import Series, area_chart, bar_chart, heat_map, line_chart
+from dropmuon.lab.report.palette import depths
 from dropmuon.lab.run import Evaluation, RunDirectory
 
-__all__ = ["Charts"]
+__all__ = ["RunCharts"]
 
 Variant = tuple[str, Markup]
-"""Classes that say when it is shown, and the chart."""
+"""The classes that decide when a chart is shown, and the chart."""
 
 _LABELS: dict[Axis, str] = {
     "epoch": "epochs",
@@ -40,25 +39,25 @@ _LABELS: dict[Axis, str] = {
 
 
 @dataclass(frozen=True)
-class Charts:
-    """Draws a run; `css` has the classes of every method."""
+class RunCharts:
+    """The charts of a run; `css` has the classes of every method."""
 
     run: RunDirectory
     results: Results
     css: Mapping[str, str]
 
     def against_epochs(self) -> Iterator[Variant]:
-        """Accuracy against epochs, for either set."""
+        """Draw accuracy against epochs, on the training set and on the test set."""
         for split in SPLITS:
             yield split, self._accuracy("epoch", split)
 
     def against_time(self) -> Iterator[Variant]:
-        """Accuracy against either clock."""
+        """Draw accuracy against seconds and against operations."""
         for split, unit in _variants():
             yield f"{split} {unit}", self._accuracy(unit, split)
 
     def normalized(self) -> Iterator[Variant]:
-        """Average curves where the baseline ends at 1."""
+        """Draw average curves on which the baseline ends at 1."""
         for split, unit in _variants():
             series = [
                 Series(
@@ -76,7 +75,7 @@ class Charts:
             yield f"{split} {unit}", line_chart(series, label, what, "share", 1.0)
 
     def bars(self) -> Iterator[Variant]:
-        """Time-to-target ratios."""
+        """Draw time-to-target ratios."""
         for split, unit in _variants():
             groups = {
                 target: [
@@ -91,7 +90,7 @@ class Charts:
             yield f"{split} {unit}", bar_chart(groups, self.css, self.results.baseline, label)
 
     def sampling(self) -> list[tuple[str, Markup]]:
-        """The sampling distribution of every method that has one."""
+        """Draw the sampling distribution of every method that has one."""
         found = []
         for method, content in self._methods.items():
             if content.get("cutoff"):
@@ -102,14 +101,14 @@ class Charts:
         return found
 
     def legend(self) -> list[tuple[str, str]]:
-        """Layers and their colours, where all sampling charts share them."""
+        """Return layers and their colours, if all sampling charts share them."""
         all_layers = [c["layers"] for c in self._methods.values() if c.get("cutoff")]
         if not all_layers or any(layers != all_layers[0] for layers in all_layers):
             return []
         return list(zip(all_layers[0], depths(len(all_layers[0])), strict=True))
 
     def moved(self) -> list[tuple[str, Markup]]:
-        """How often each layer moved, for every method that has layers."""
+        """Draw how often each layer moved, for every method that has layers."""
         found = []
         for method, of_seed in self._trials.items():
             edges, shares = activity(of_seed)
@@ -145,19 +144,6 @@ class Charts:
         ]
         label = f"{split.capitalize()} accuracy against {_LABELS[axis]}"
         return line_chart(series, label, _LABELS[axis], axis)
-
-
-def depths(count: int) -> list[str]:
-    """Colours from the first layer to the last."""
-    return [_between(DEPTHS, i / max(count - 1, 1)) for i in range(count)]
-
-
-def _between(colors: Sequence[str], share: float) -> str:
-    place = share * (len(colors) - 1)
-    first = min(int(place), len(colors) - 2)
-    one, other = (tuple(bytes.fromhex(colors[i][1:])) for i in (first, first + 1))
-    part = place - first
-    return "#" + bytes(round(a + (b - a) * part) for a, b in zip(one, other, strict=True)).hex()
 
 
 def _variants() -> Iterator[tuple[Split, Unit]]:

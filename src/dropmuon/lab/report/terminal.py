@@ -1,4 +1,4 @@
-"""Results for a terminal: narrow tables whose cells are never cut, whatever the width."""
+"""Results for a terminal: narrow tables whose cells are never truncated, whatever the width."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from dropmuon.lab.analysis import formatting as wording
+from dropmuon.lab.analysis import formatting
 from dropmuon.lab.analysis.metrics import Final, Speedup
 from dropmuon.lab.analysis.results import Results
 from dropmuon.lab.analysis.series import Split, Unit
@@ -18,8 +18,8 @@ __all__ = ["costs_table", "targets_table"]
 
 
 def costs_table(results: Results) -> Table:
-    """Where every method ended, and what that cost beside the baseline."""
-    title = f"Where methods ended; costs in percent are of {results.baseline}"
+    """Return a table of the final accuracy and cost of every method."""
+    title = f"Final accuracy and cost; percentages are relative to {results.baseline}"
     shown = _table(title, ["method", "train", "test", "time", "operations", "step"], left=1)
     if results.unfinished:
         note = f"{len(results.unfinished)} of {results.planned} trials are unfinished"
@@ -32,15 +32,15 @@ def costs_table(results: Results) -> Table:
 
 
 def targets_table(results: Results, split: Split = "train", unit: Unit = "seconds") -> Table:
-    """How soon every method reached every target: a row for each pair, targets set apart."""
+    """Return a table of the time in which every method reached every target."""
     clock = "time" if unit == "seconds" else "operations"
-    title = f"{clock.capitalize()} to {split} accuracy; speed-up is {results.baseline} over method"
+    title = f"{clock.capitalize()} to {split} accuracy; speed-up is relative to {results.baseline}"
     header = ["target", "method", clock, "speed-up", "interval", "reached"]
     shown = _table(title, header, left=2)
     for target in results.targets:
         for place, method in enumerate(results.methods):
             base = method == results.baseline
-            goal = wording.goal(target) if not place else ""
+            goal = formatting.goal(target) if not place else ""
             found = results.speedup(method, target, split, unit)
             _add(shown, [goal, method, *_reached(found, base)], dim=base)
         shown.add_section()
@@ -50,12 +50,12 @@ def targets_table(results: Results, split: Split = "train", unit: Unit = "second
 def _costs(final: Final | None, baseline: bool) -> list[str]:
     if final is None:
         return ["–"] * 5
-    accuracies = [wording.percent(final.train.mean), wording.percent(final.test.mean)]
+    accuracies = [formatting.percent(final.train.mean), formatting.percent(final.test.mean)]
     if baseline:
-        costs = [wording.duration(final.seconds), wording.operations(final.operations)]
-        return [*accuracies, *costs, wording.duration(final.seconds_per_step)]
+        costs = [formatting.duration(final.seconds), formatting.operations(final.operations)]
+        return [*accuracies, *costs, formatting.duration(final.seconds_per_step)]
     shares = (final.seconds_share, final.operations_share, final.step_seconds_share)
-    return [*accuracies, *(wording.share(each) for each in shares)]
+    return [*accuracies, *(formatting.share(each) for each in shares)]
 
 
 def _reached(found: Speedup | None, baseline: bool) -> list[str]:
@@ -64,13 +64,13 @@ def _reached(found: Speedup | None, baseline: bool) -> list[str]:
     interval = "–"
     if not baseline and found.low is not None and found.high is not None:
         interval = f"{found.low:.2f} to {found.high:.2f}"
-    speedup = "baseline" if baseline else wording.times(found.ratio)
-    time = wording.amount(found.time, found.unit)
+    speedup = "baseline" if baseline else formatting.times(found.ratio)
+    time = formatting.amount(found.time, found.unit)
     return [time, speedup, interval, f"{found.reached} of {found.seeds}"]
 
 
 def _table(title: str, header: Sequence[str], left: int) -> Table:
-    """An empty table; its widest column, the names of methods, is the first to be folded."""
+    """Return an empty table; its widest column, the names of methods, is folded first."""
     shown = Table(
         title=Text(title),
         title_justify="left",

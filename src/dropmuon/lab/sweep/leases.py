@@ -1,4 +1,4 @@
-"""Who has what: a machine for one cell at a time, and a cell for as long as its worker lives."""
+"""Who holds what: one cell at a time a machine, and a worker its cell as long as it lives."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from dropmuon.lab.run import try_lock
 __all__ = ["Heartbeat", "LeaseLostError", "Machine"]
 
 LOCK_VARIABLE = "DROPMUON_MACHINE_LOCK"
-"""Names another lock file, for workers that may share a machine."""
+"""Environment variable with another lock file, for workers that may share a machine."""
 
 
 class LeaseLostError(Exception):
-    """Others think that this worker is dead, and may be at its cell."""
+    """The worker counts as dead, and another one may have taken its cell."""
 
 
 class Machine:
-    """This machine, which one cell at a time has to itself, whoever the users are.
+    """This machine, which only one cell may use at a time, also across users.
 
-    The lock is the operating system's on a file, so it ends with the process that holds it. The
-    file's content names the machine: while one holds the lock, every other cell that is said to run
-    on a machine of that name does not.
+    The lock is the operating system's lock on a file, so it ends with the process that holds it.
+    The file's content names the machine: while a worker holds the lock, no other cell that is
+    recorded as running on a machine of that name is really running.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -40,7 +40,7 @@ class Machine:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Try to have the machine for the block, and say whether that is so."""
+        """Try to hold the machine inside the block; the value tells whether that succeeded."""
         got = self._acquire()
         try:
             yield got
@@ -49,7 +49,7 @@ class Machine:
                 os.close(self._handle)
 
     def keep(self) -> None:
-        """Touch the lock file: what cleans temporary directories goes by its age."""
+        """Touch the lock file, so that nothing removes it from the temporary directory as old."""
         with suppress(OSError):
             os.utime(self._path)
 
@@ -68,18 +68,18 @@ class Machine:
 
 
 class Heartbeat:
-    """Says now and then that a worker is alive, from a thread of its own.
+    """A thread that regularly reports that a worker is alive.
 
     Args:
-        beat: is called with 1, 2, 3, ...; raises LeaseLostError once the cell is someone else's.
-        grace: seconds without a beat after which others may take the cell.
+        beat: is called with 1, 2, 3, ...; raises LeaseLostError once the cell is another worker's.
+        grace: seconds without a beat after which other workers may take the cell.
     """
 
     def __init__(self, beat: Callable[[int], None], grace: float) -> None:
         self._beat, self._grace = beat, grace
         self._count, self._last, self._is_lost = 0, time.time(), False
         self._one_at_a_time, self._stop = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._go_on, daemon=True)
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
 
     def __enter__(self) -> Heartbeat:
         self._once()
@@ -96,14 +96,14 @@ class Heartbeat:
         self._thread.join()
 
     def check(self) -> None:
-        """Raise LeaseLostError if the cell was taken, or may have been after a long silence."""
+        """Raise LeaseLostError if another worker has taken the cell or, after grace, may have."""
         if not self._is_lost and time.time() - self._last > self._grace / 2:
             with suppress(Exception):
                 self._once()
         if self._is_lost or time.time() - self._last > self._grace:
             raise LeaseLostError
 
-    def _go_on(self) -> None:
+    def _repeat(self) -> None:
         while not self._is_lost and not self._stop.wait(self._grace / 4):
             with suppress(Exception):  # the storage may be back for the next beat
                 self._once()
@@ -129,7 +129,7 @@ def _lock_path() -> Path:
 
 
 def _opened(path: Path) -> int:
-    """Open the lock file, which is made with its content and never written again."""
+    """Open the lock file, which is created with its content and never written again."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     try:
         try:
@@ -157,7 +157,7 @@ def _make(path: Path) -> None:
 
 
 def _is_at(handle: int, path: Path) -> bool:
-    """Whether the file is still the one at its path, and not one that was removed meanwhile."""
+    """Return whether the open file is still the one at its path, and has not been removed."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
