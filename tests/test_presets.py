@@ -8,8 +8,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from float32_muon import zeropower_without_cast
-from models import (
+from torch import Tensor, nn
+
+from dropmuon import DropMuon, presets, reference, samplers
+from tests.float32_muon import zeropower_without_cast
+from tests.models import (
     PROBLEMS,
     batches,
     cnn,
@@ -21,9 +24,6 @@ from models import (
     train,
     transformer,
 )
-from torch import Tensor, nn
-
-from dropmuon import DropMuon, presets, reference, samplers
 
 STEPS = 20
 

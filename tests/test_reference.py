@@ -14,7 +14,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from models import (
+from torch import Tensor, nn
+from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
+
+from dropmuon import DropMuon, norms, presets, reference, rules, samplers
+from dropmuon.model.policies import Member
+from dropmuon.samplers import ActiveSet
+from tests.models import (
     PROBLEMS,
     Batch,
     Loss,
@@ -28,12 +34,6 @@ from models import (
     train,
     transformer,
 )
-from torch import Tensor, nn
-from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
-
-from dropmuon import DropMuon, norms, presets, reference, rules, samplers
-from dropmuon.model.policies import Member
-from dropmuon.samplers import ActiveSet
 
 STEPS = 50
 

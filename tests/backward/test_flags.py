@@ -13,12 +13,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from fixed_set import Always
-from models import PROBLEMS
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dropmuon import DropMuon, samplers
+from tests.fixed_set import Always
+from tests.models import PROBLEMS
 
 
 @pytest.fixture(autouse=True)

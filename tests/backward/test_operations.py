@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 import torch
-from models import PROBLEMS
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import DropMuon, samplers
+from tests.models import PROBLEMS
 
 
 @pytest.fixture(autouse=True)

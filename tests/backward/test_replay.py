@@ -13,14 +13,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from fixed_set import Always
-from models import PROBLEMS
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import DropMuon, samplers
+from tests.fixed_set import Always
+from tests.models import PROBLEMS
 
 F = nn.functional
 

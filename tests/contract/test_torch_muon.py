@@ -10,12 +10,12 @@ import sys
 
 import pytest
 import torch
-from float32_muon import zeropower_without_cast
-from models import batches, train, transformer
 from torch import Tensor
 
 from dropmuon import DropMuon
 from dropmuon.norms import NewtonSchulz, Spectral
+from tests.float32_muon import zeropower_without_cast
+from tests.models import batches, train, transformer
 
 SHAPES = {"tall": (24, 8), "wide": (8, 24), "square": (12, 12)}
 ADJUST = {"muon": "original", "adamw": "match_rms_adamw"}

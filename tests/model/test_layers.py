@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import PROBLEMS
 from torch import nn
 
 from dropmuon import DropMuon, layer_groups, samplers
 from dropmuon.model.layers import model_layers
+from tests.models import PROBLEMS
 
 law = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from models import batches, layers_of, mlp, train
 from torch import Tensor
 
 import dropmuon.optimizer
 from dropmuon import DropMuon, rules
 from dropmuon.step.kernels import adamw, all_finite, move, start_momentum, update_momentum
 from dropmuon.step.moves import screen
+from tests.models import batches, layers_of, mlp, train
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=4)
 DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])

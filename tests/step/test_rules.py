@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from models import batches, mlp, train
 from torch import Tensor
 
 from dropmuon import DropMuon, norms, presets, samplers
 from dropmuon.step.rules import Constant, Generalized, Horizon, Sharp, Smooth, StepRule
+from tests.models import batches, mlp, train
 
 SHAPES = [(4, 3), (3, 5), (6,), (2, 2, 3)]
 CURVATURES = [0.5, 4.0, 1.5, 20.0]
