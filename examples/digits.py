@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dropmuon import DropMuon
+from dropmuon.samplers import SamplerName
 
 EPOCHS, BATCH, LR, MOMENTUM = 15, 256, 0.02, 0.5
 TARGET = 0.93
@@ -51,7 +52,7 @@ class Run:
     """One method with its model and its clock."""
 
     name: str
-    sampler: str
+    sampler: SamplerName
     steps: int
     seconds: list[float] = field(default_factory=list)
     reached: list[tuple[float, float]] = field(default_factory=list)

@@ -5,18 +5,25 @@
 takes the place of an optimizer in a loop that stays as it is: see `DropMuon`.
 """
 
-import importlib
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from dropmuon import norms, presets, samplers
+from dropmuon.checks import import_extra
 from dropmuon.model import policies
 from dropmuon.model.groups import layer_groups
 from dropmuon.optimizer import DropMuon
 from dropmuon.step import rules
 from dropmuon.version import __version__
 
+if TYPE_CHECKING:
+    from dropmuon import theory
+    from dropmuon.planning import Plan, plan
+
 __all__ = [
     "DropMuon",
+    "Plan",
     "__version__",
     "layer_groups",
     "norms",
@@ -28,15 +35,12 @@ __all__ = [
     "theory",
 ]
 
-_ON_DEMAND = {"theory": "dropmuon.theory", "plan": "dropmuon.planning"}
+_ON_DEMAND = {"theory": "theory", "plan": "planning", "Plan": "planning"}
 
 
-def __getattr__(name: str) -> Any:
-    """Load `theory` and `plan` when they are asked for: the optimizer does not need SciPy."""
+def __getattr__(name: str) -> object:
+    """Load the theory and the planner when they are asked for: the optimizer needs no SciPy."""
     if name not in _ON_DEMAND:
         raise AttributeError(f"module 'dropmuon' has no attribute {name!r}")
-    try:
-        room = importlib.import_module(_ON_DEMAND[name])
-    except ModuleNotFoundError as error:
-        raise ImportError(f"{error}; {name} needs it: pip install 'dropmuon[plan]'") from error
-    return room.plan if name == "plan" else room
+    module: object = import_extra(f"dropmuon.{_ON_DEMAND[name]}", "plan")
+    return module if name == "theory" else getattr(module, name)

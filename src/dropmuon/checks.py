@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import math
 import operator
 import sys
@@ -10,9 +11,16 @@ import warnings
 from collections.abc import Iterable
 from numbers import Real
 from pathlib import Path
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
-__all__ = ["kind_of", "nonnegative_number", "unknown_name", "warn", "whole_number"]
+__all__ = [
+    "import_extra",
+    "kind_of",
+    "nonnegative_number",
+    "unknown_name",
+    "warn",
+    "whole_number",
+]
 
 
 def whole_number(
@@ -46,6 +54,16 @@ def unknown_name(argument: str, given: str, accepted: Iterable[str]) -> ValueErr
 def kind_of(value: object) -> str:
     """Return what a value is, for a sentence: "a float", "the class Linear"."""
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Import a module, or say which extra of dropmuon installs what it needs."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{error}; install the {extra} extra: pip install '.[{extra}]' in a clone of dropmuon"
+        ) from error
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from dropmuon import norms, samplers
@@ -20,10 +19,10 @@ from dropmuon.model.layers import By
 from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
 from dropmuon.samplers import ActiveSet
-from dropmuon.step import state as saved
 from dropmuon.step.draws import Draws, joined
 from dropmuon.step.moves import new_state, screen, take_step
 from dropmuon.step.rules import StepRule, momentum_or_default, or_default
+from dropmuon.step.state import SavedOptimizer, check_group
 
 __all__ = ["DropMuon"]
 
@@ -34,8 +33,11 @@ _COPIED = {
 }
 """Attributes that a copy or a pickle takes along, beside those of every optimizer."""
 
+_DRAWS = ("seed", "resample_every", "total_steps", "full_start", "full_step")
+"""Settings of the draws that a saved state brings along."""
 
-class DropMuon(Optimizer):
+
+class DropMuon(SavedOptimizer):
     r"""Drop-Muon: move a random set of layers per step, and let backward stop at the lowest.
 
     .. math::
@@ -85,7 +87,7 @@ class DropMuon(Optimizer):
         nesterov: bool = False,
         weight_decay: float = 0.0,
         maximize: bool = False,
-        sampler: str | samplers.Sampler = "uniform",
+        sampler: samplers.SamplerName | samplers.Sampler = "uniform",
         seed: int = 0,
         total_steps: int | None = None,
         resample_every: int = 1,
@@ -118,7 +120,7 @@ class DropMuon(Optimizer):
             "foreach": foreach,
             "norm": None,
         }
-        saved.check_group(defaults)
+        check_group(defaults)
         self._routing = (policy, orthogonalize, adamw_lr)
         self._obstacle: str | None = None
         self._full_depth = 0
@@ -324,7 +326,7 @@ class DropMuon(Optimizer):
             param_group["norm"] = norms.by_name(param_group["norm"], orthogonalize)
             if isinstance(param_group["norm"], norms.AdamW):
                 param_group.setdefault("lr", adamw_lr)
-        saved.check_group({**self.defaults, **param_group})
+        check_group({**self.defaults, **param_group})
         super().add_param_group(param_group)
         if len(self.roster) == 0:
             return
@@ -351,56 +353,22 @@ class DropMuon(Optimizer):
         self._freeze()
         self._flags.release_with(self)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that the next step depends on, readable by `torch.load(weights_only=True)`."""
-        with saved.no_hooks(self, "_optimizer_state_dict_post_hooks") as hooks:
-            state = super().state_dict()
-        for group in state["param_groups"]:
-            group["norm"] = None if group["norm"] is None else repr(group["norm"])
-            if "layer" in group:
-                group["layer"] = str(group["layer"])
-        state[saved.KEY] = {
-            "version": saved.VERSION,
-            "layers": list(self.layers),
-            "sampler": repr(self.sampler),
-            "seed": self.draws.seed,
-            "resample_every": self.draws.resample_every,
-            "total_steps": self.draws.total_steps,
-            "full_start": self.draws.full_start,
-            "full_step": self.draws.full_step,
+    def _own_state(self) -> dict[str, Any]:
+        """Return what the next draw depends on; see `SavedOptimizer`."""
+        return {
+            **{name: getattr(self.draws, name) for name in _DRAWS},
             "steps": self._steps,
             "active": list(self._active),
             "reached": None if self._reached is None else sorted(self._reached),
             "skipped": self.skipped,
         }
-        return saved.call_hooks(hooks, self, state)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where a state was saved. A state that does not fit changes nothing."""
-        with (
-            saved.no_hooks(self, "_optimizer_load_state_dict_pre_hooks") as before,
-            saved.no_hooks(self, "_optimizer_load_state_dict_post_hooks") as after,
-        ):
-            self._load(saved.upgraded(saved.call_hooks(before, self, dict(state_dict))))
-        for hook in after.values():
-            hook(self)
-
-    def _load(self, state_dict: dict[str, Any]) -> None:
-        saved.check_fit(state_dict, self.param_groups, self.roster, repr(self.sampler))
-        own, defaults = state_dict[saved.KEY], dict(self.defaults)
-        kept = [{key: g.get(key) for key in ("norm", "layer")} for g in self.param_groups]
-        super().load_state_dict({k: v for k, v in state_dict.items() if k != saved.KEY})
-        for group, mine in zip(self.param_groups, kept, strict=True):
-            group.update({key: value for key, value in mine.items() if key in group})
-            for key, value in defaults.items():
-                group.setdefault(key, value)
-        for parameter, state in self.state.items():
-            if "step" in state:
-                state["step"] = state["step"].to(parameter.device)
-        for name in ("seed", "resample_every", "total_steps", "full_start", "full_step"):
+    def _load_own_state(self, own: Mapping[str, Any]) -> None:
+        """Continue from a saved place in the sequence of draws."""
+        for name in _DRAWS:
             setattr(self.draws, name, own[name])
-        self._reached = None if own["reached"] is None else frozenset(own["reached"])
         self._steps, self._active = own["steps"], tuple(own["active"])
+        self._reached = None if own["reached"] is None else frozenset(own["reached"])
         self._skipped = {name: torch.tensor(count) for name, count in own["skipped"].items()}
         self._freeze()
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dropmuon import __version__
-from dropmuon.cli import extras, main
+from dropmuon.checks import import_extra
+from dropmuon.cli import main
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_the_handler_of_sigterm_is_restored(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_missing_package_is_named_with_the_extra_that_installs_it() -> None:
     with pytest.raises(ImportError, match=r"no_such_package.*pip install '\.\[lab\]' in a clone"):
-        extras.needed("no_such_package", "lab")
+        import_extra("no_such_package", "lab")
 
 
 def test_data_sets_are_listed_and_verified(

@@ -8,7 +8,7 @@ on never notices; an operator that really reads it gets the value, kept or compu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -29,16 +29,16 @@ class Token:
         self._kept_version = 0
 
     def keep(self, value: Tensor) -> None:
-        """Keep the value: someone consumes it in every turn."""
+        """Keep the value: it is consumed in every update."""
         self._kept, self._kept_version = value, value._version
 
     def kept(self) -> Tensor | None:
-        """The value, if it was kept and has not been written to since."""
+        """Return the value, if it was kept and has not been written to since."""
         stale = self._kept is None or self._kept._version != self._kept_version
         return None if stale else self._kept
 
     def value(self) -> Tensor:
-        """The value: kept, or computed again, with all that it takes."""
+        """Return the value: kept, or computed again with all that it takes."""
         value = self.kept()
         if value is None:
             value = _compute(self)
@@ -71,7 +71,7 @@ class Ghost(Tensor):
         return func(*real(args), **real(kwargs or {}))
 
     def value(self) -> Tensor:
-        """The value that this ghost stands for."""
+        """Return the value that this ghost stands for."""
         return self.resolved if self.resolved is not None else self.token.value()
 
     def become_real(self) -> None:
@@ -102,7 +102,7 @@ class Call:
         random: tuple[RandomState, RandomState] | None,
         is_statistic: bool,
     ) -> list[tuple[Tensor, Token]]:
-        """Remember what the function returned, wrote and drew; answer who holds which token."""
+        """Record what the function returned, wrote and drew; return who holds which token."""
         self._random, self._is_statistic = random, is_statistic
         places = {id(tensor): n for n, tensor in enumerate(inputs)}
         results = tensors_in(output)
@@ -116,7 +116,7 @@ class Call:
         return [*new.values(), *changed]
 
     def needs(self) -> list[Token]:
-        """The tokens among the inputs."""
+        """Return the tokens among the inputs."""
         found: list[Token] = []
         _swap(self._inputs, Token, found.append)
         return found
@@ -141,26 +141,24 @@ class Call:
         return tensors_in(output) + [inputs[place] for place in self._written]
 
     def can_replay(self, args: Any, kwargs: Any) -> bool:
-        """Whether everything that the function would write to is a ghost."""
+        """Return whether everything that the function would write to is a ghost."""
         inputs = tensors_in((args, kwargs))
         return all(isinstance(inputs[place], Ghost) for place in self._written)
 
     def replay(self, args: Any, kwargs: Any) -> Any:
-        """Answer with ghosts, and leave behind what the function would: statistics, generators."""
+        """Return ghosts, and leave behind what the function would: statistics, generators."""
         if self._is_statistic:
             self._func(*real(args), **real(kwargs))
         if self._random is not None:
             self._random[1].restore()
         inputs = tensors_in((args, kwargs))
         for place, token in zip(self._written, self._tokens, strict=True):
-            ghost = inputs[place]
-            assert isinstance(ghost, Ghost)
-            ghost.token = token
+            cast(Ghost, inputs[place]).token = token
         ghosts = _swap(self._output, Token, Ghost)
         return _swap(ghosts, _Input, lambda passed: inputs[passed.place])
 
     def forget(self) -> None:
-        """Let go of all values: nothing will be replayed any more."""
+        """Release all values: nothing will be replayed any more."""
         self._output, self._tokens = None, []
 
 
@@ -196,7 +194,7 @@ Autocast = tuple[tuple[str, bool, torch.dtype], ...]
 
 
 def autocast_state() -> Autocast:
-    """Whether and to what functions cast their inputs now, by device."""
+    """Return whether and to what functions cast their inputs now, by device."""
     return tuple(
         (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         for device in ("cpu", "cuda")
@@ -204,27 +202,27 @@ def autocast_state() -> Autocast:
 
 
 def set_autocast(state: Autocast) -> None:
-    """Cast as in a state from now on."""
+    """Cast as in this state from now on."""
     for device, enabled, dtype in state:
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
 
 
 def real(tree: Any, values: Mapping[int, Tensor] | None = None) -> Any:
-    """The same arguments with values in place of ghosts: those given by identity, or their own."""
+    """Return arguments with values in place of ghosts: those given by identity, or their own."""
     known = values or {}
     return _swap(tree, Ghost, lambda ghost: known[id(ghost)] if known else ghost.value())
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
-    """All tensors of nested arguments, in order."""
+    """Return all tensors of nested arguments, in order."""
     found: list[Tensor] = []
     _swap(tree, Tensor, found.append)
     return found
 
 
 def _swap(tree: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """A copy of nested lists, tuples and dicts with every item of a kind changed."""
+    """Return a copy of nested lists, tuples and dicts with every item of a kind changed."""
     if isinstance(tree, kind):
         return change(tree)
     if isinstance(tree, dict):

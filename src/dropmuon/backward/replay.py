@@ -2,15 +2,15 @@
 
 During `step(closure)` with several updates per batch, every torch function of the forward pass is
 watched. One whose inputs carry no gradient and are known (a parameter or a batch, by identity and
-version, or the output of another such function) gives the same output in the next turn. There the
+version, or the output of another such function) gives the same output in the next update. There the
 output is not computed: a `Ghost` stands in for it, a tensor with a shape and no storage. What the
 active layers consume is kept, and handed to them in place of its ghost; anything else that is
 asked for is computed again from its recipe. Nothing is assumed about the model, whose code runs
 as it stands.
 
-Every turn starts from the same state of the random number generators, as it is about the same
+Every update starts from the same state of the random number generators, as it is about the same
 sample; a replayed function that drew random numbers leaves the generators where it left them.
-Batch statistics are accumulated in every turn.
+Batch statistics are accumulated in every update.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ __all__ = ["Replay", "obstacle"]
 
 
 class Replay:
-    """The turns of one batch: the first records, the others replay."""
+    """The updates of one batch: the first records, the others replay."""
 
     def __init__(
-        self, turns: int, frozen: bool, warn: Callable[[str], None], against: str | None = None
+        self, updates: int, frozen: bool, warn: Callable[[str], None], against: str | None = None
     ) -> None:
-        self._is_one = turns == 1
-        self._watch = _Watch(warn) if turns > 1 and frozen else None
+        self._is_one = updates == 1
+        self._watch = _Watch(warn) if updates > 1 and frozen else None
         self._start: RandomState | None = None
         if self._watch is not None and against is not None:
             self._watch.give_up(against)
@@ -61,7 +61,7 @@ class Replay:
 
     @contextmanager
     def update(self, number: int) -> Iterator[None]:
-        """Run the closure of one update inside."""
+        """Run the closure of one update inside the block."""
         if self._is_one:
             yield
             return
@@ -78,7 +78,7 @@ class Replay:
 
 
 def obstacle(model: nn.Module) -> str | None:
-    """Why the functions of a model cannot be watched, if so."""
+    """Return why the functions of a model cannot be watched, or None if they can."""
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             return "the model has scripted modules"
@@ -92,7 +92,7 @@ class _Unknown(Exception):  # noqa: N818
 
 
 class _Watch(TorchFunctionMode):
-    """Sees every torch function of a turn, runs those it must and replays those it can."""
+    """Sees every torch function of an update, runs those it must and replays those it can."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         super().__init__()
@@ -111,14 +111,14 @@ class _Watch(TorchFunctionMode):
         return self
 
     def forget(self) -> None:
-        """Let go of everything that was kept for this batch."""
+        """Release everything that was kept for this batch."""
         for call in self._calls.values():
             call.forget()
         self._calls.clear()
         self._marks.clear()
 
     def settle(self) -> None:
-        """Make real what someone kept of a turn: a cache in a module, an output to look at."""
+        """Make real what someone kept of an update: a cache in a module, an output to inspect."""
         alive = [ghost() for ghost in self._ghosts]
         self._ghosts.clear()
         for ghost in alive:
@@ -153,7 +153,7 @@ class _Watch(TorchFunctionMode):
         return self._run(func, args, kwargs)
 
     def _key(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What the output depends on, and how often it was asked for in this turn."""
+        """Return what the output depends on, and how often it was asked for in this update."""
         if func in OPAQUE or not self.safe:
             raise _Unknown
         if accumulates_statistics(func, kwargs):  # which are written and not read
@@ -176,7 +176,7 @@ class _Watch(TorchFunctionMode):
         raise _Unknown
 
     def _identity(self, tensor: Tensor) -> Any:
-        """A known tensor as a key: a token of this batch, or an object with its version."""
+        """Return a known tensor as a key: a token of this batch, or an object with its version."""
         if isinstance(tensor, Ghost):
             if tensor.resolved is not None:
                 raise _Unknown
@@ -195,7 +195,7 @@ class _Watch(TorchFunctionMode):
         return token
 
     def _record(self, key: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run a function whose inputs are known, and note how to replay it."""
+        """Run a function whose inputs are known, and record how to replay it."""
         inputs = tensors_in((args, kwargs))
         versions = [tensor._version for tensor in inputs]
         call, before = Call(func, args, kwargs, self._token_of), RandomState.now()

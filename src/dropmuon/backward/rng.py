@@ -27,7 +27,7 @@ class RandomState:
         return cls(torch.get_rng_state(), cuda, mps)
 
     def restore(self) -> None:
-        """Put the generators back into this state."""
+        """Restore the generators to this state."""
         torch.set_rng_state(self.cpu)
         if self.cuda:
             torch.cuda.set_rng_state_all(list(self.cuda))

@@ -1,4 +1,4 @@
-"""What torch functions do beside computing: write, read what leaves no trace, ask for shapes."""
+"""What torch functions do besides computing: write, read hidden state, ask for shapes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = [
 
 
 def _members(*names: str) -> set[Any]:
-    """Methods of a tensor, and the getters of its properties, as torch functions."""
+    """Return methods of a tensor, and the getters of its properties, as torch functions."""
     found = (getattr(Tensor, name) for name in names)
     return {member if callable(member) else member.__get__ for member in found}
 
 
 def _accessors(name: str) -> tuple[Any, Any]:
-    """Getter and setter of a property of a tensor, as torch functions."""
+    """Return the getter and setter of a property of a tensor, as torch functions."""
     member = getattr(Tensor, name)
     return member.__get__, member.__set__
 
@@ -57,7 +57,7 @@ _BATCH_NORM_SIGNATURE = inspect.signature(_BATCH_NORM)
 
 
 def bound(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Arguments as given; those of batch norm by name, with defaults."""
+    """Return arguments as given; those of batch norm by name, with defaults."""
     if func is not _BATCH_NORM:
         return args, kwargs
     named = _BATCH_NORM_SIGNATURE.bind(*args, **kwargs)
@@ -66,18 +66,18 @@ def bound(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def accumulates_statistics(func: Any, kwargs: Any) -> bool:
-    """Batch norm in training: it normalises by the batch, and only writes running statistics."""
+    """Return whether it is batch norm in training: running statistics are written, never read."""
     return func is _BATCH_NORM and kwargs["training"] and kwargs["running_mean"] is not None
 
 
 def writes(func: Any) -> bool:
-    """Whether a function writes to its first input, going by its name."""
+    """Return whether a function writes to its first input, going by its name."""
     name = getattr(func, "__name__", "")
     return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
 
 
 def is_made_of_tensors(output: Any) -> bool:
-    """Tensors, perhaps nested, and None where a function has nothing to return."""
+    """Return whether an output is made of tensors, perhaps nested, and None."""
     if isinstance(output, list | tuple):
         return bool(tensors_in(output)) and all(
             item is None or is_made_of_tensors(item) for item in output

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dropmuon.cli.extras import Commands, needed
+from dropmuon.checks import import_extra
 from dropmuon.lab.settings import Settings
 
 __all__ = ["add"]
@@ -25,7 +25,7 @@ _APART = frozenset({"lr", "options", "scale"})
 """Settings that are no plain option: `--lr` sets options of methods too, `--scale` shrinks."""
 
 
-def add(commands: Commands) -> None:
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add both commands."""
     compare = commands.add_parser(
         "compare",
@@ -62,11 +62,11 @@ def _add_settings(parser: argparse.ArgumentParser, settings: Sequence[Field[Any]
 
 
 def _compare(options: argparse.Namespace) -> int:
-    config = needed("dropmuon.lab.config", "lab")
+    config = import_extra("dropmuon.lab.config", "lab")
     if options.resume:
         if options.out is None:
             raise ValueError("--resume needs --out, the directory of the run to continue")
-        settings = needed("dropmuon.lab.run", "lab").RunDirectory(options.out).config
+        settings = import_extra("dropmuon.lab.run", "lab").RunDirectory(options.out).config
     else:
         settings = {} if options.config is None else config.read_settings(options.config)
     chosen = config.Config.of(settings | _given(options, settings.get("options")))
@@ -75,7 +75,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
-    experiments = needed("dropmuon.lab.experiments", "lab")
+    experiments = import_extra("dropmuon.lab.experiments", "lab")
     everything = options.experiment == "all"
     names = list(experiments.EXPERIMENTS) if everything else [options.experiment]
     for name in names:
@@ -93,7 +93,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 def _run(config: Any, out: Path, options: argparse.Namespace, *, resume: bool) -> int:
     """Run a comparison with its watchers, then write tables, figures and a report."""
-    compare = needed("dropmuon.lab.train.compare", "lab")
+    compare = import_extra("dropmuon.lab.train.compare", "lab")
     try:
         run = compare.compare(config, out, resume=resume, watcher=_watchers(out, options.logger))
         code = 0
@@ -104,7 +104,7 @@ def _run(config: Any, out: Path, options: argparse.Namespace, *, resume: bool) -
             f"dropmuon: stopped; continue with: dropmuon compare --resume --out {out}",
             file=sys.stderr,
         )
-        run, code = needed("dropmuon.lab.run", "lab").RunDirectory(out), _INTERRUPTED
+        run, code = import_extra("dropmuon.lab.run", "lab").RunDirectory(out), _INTERRUPTED
     if run.evaluations():
         _conclude(run)
     return code
@@ -112,18 +112,18 @@ def _run(config: Any, out: Path, options: argparse.Namespace, *, resume: bool) -
 
 def _conclude(run: Any) -> None:
     """Write results, figures and the report of a run, and print its tables."""
-    needed("dropmuon.lab.report", "lab").conclude(run, terminal=sys.stdout.isatty())
+    import_extra("dropmuon.lab.report", "lab").conclude(run, terminal=sys.stdout.isatty())
 
 
 def _watchers(out: Path, names: list[str]) -> Any:
     """Make the loggers that were asked for, and a display if stderr is a terminal."""
-    loggers = needed("dropmuon.lab.watch.loggers", "lab")
-    progress = needed("dropmuon.lab.watch.progress", "lab")
-    console = needed("rich.console", "lab").Console(stderr=True)
+    loggers = import_extra("dropmuon.lab.watch.loggers", "lab")
+    progress = import_extra("dropmuon.lab.watch.progress", "lab")
+    console = import_extra("rich.console", "lab").Console(stderr=True)
     watchers = [loggers.logger_named(name, out) for name in names]
     if console.is_terminal:
         watchers.append(progress.Display(console))
-    return needed("dropmuon.lab.watch", "lab").Watchers(watchers)
+    return import_extra("dropmuon.lab.watch", "lab").Watchers(watchers)
 
 
 def _given(

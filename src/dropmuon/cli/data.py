@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from dropmuon.cli.extras import Commands, needed
+from dropmuon.checks import import_extra
 from dropmuon.text import aligned
 
 __all__ = ["add"]
 
 
-def add(commands: Commands) -> None:
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its three actions."""
     parser = commands.add_parser("data", help="list, fetch and verify data sets")
     actions = parser.add_subparsers(required=True, metavar="action")
@@ -27,7 +27,7 @@ def add(commands: Commands) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    data = needed("dropmuon.lab.data", "lab")
+    data = import_extra("dropmuon.lab.data", "lab")
     rows = [
         (each.name, each.state, _megabytes(each.size), each.licence, each.about)
         for each in data.status()
@@ -38,7 +38,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    data = needed("dropmuon.lab.data", "lab")
+    data = import_extra("dropmuon.lab.data", "lab")
     for name in options.names:
         found = data.fetch(name, show_progress=sys.stderr.isatty())
         place = "needs no fetching" if found.directory is None else f"is in {found.directory}"
@@ -49,7 +49,7 @@ def _fetch(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     """Return exit code 1 if a file is wrong, or missing from a data set that was named."""
-    data = needed("dropmuon.lab.data", "lab")
+    data = import_extra("dropmuon.lab.data", "lab")
     checks = data.verify(names=options.names or None)
     rows = [(each.name, each.file.name, each.state) for each in checks]
     print(aligned(("name", "file", "state"), rows))

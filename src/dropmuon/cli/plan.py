@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from dropmuon.cli.extras import Commands, needed
+from dropmuon.checks import import_extra
 
 __all__ = ["add"]
 
@@ -18,7 +18,7 @@ _FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 _BAR_WIDTH = 30
 
 
-def add(commands: Commands) -> None:
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "plan", help="recommend a sampler for your model, with its predicted speed-up"
@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    planning = needed("dropmuon.planning", "plan")
+    planning = import_extra("dropmuon.planning", "plan")
     for argument in ("out", "figure"):
         _check_writable(argument, getattr(options, argument))
     made = _made(options.factory)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dropmuon.cli.extras import Commands, needed
+from dropmuon.checks import import_extra
 
 __all__ = ["add"]
 
 
-def add(commands: Commands) -> None:
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser("report", help="write one page about one or several runs")
     parser.add_argument("runs", nargs="+", type=Path, metavar="DIR")
@@ -21,8 +21,8 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    records = needed("dropmuon.lab.run", "lab")
-    report = needed("dropmuon.lab.report", "lab")
+    records = import_extra("dropmuon.lab.run", "lab")
+    report = import_extra("dropmuon.lab.report", "lab")
     runs = [records.RunDirectory(path) for path in options.runs]
     report.write_report(runs, options.out)
     print(options.out)

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dropmuon.cli.extras import Commands, needed
+from dropmuon.checks import import_extra
 
 __all__ = ["add"]
 
 _INTERRUPTED = 130
 
 
-def add(commands: Commands) -> None:
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "sweep", help="run a grid of comparisons; start it again for more workers"
@@ -29,7 +29,7 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    sweep = needed("dropmuon.lab.sweep", "lab")
+    sweep = import_extra("dropmuon.lab.sweep", "lab")
     out = options.out or Path("runs") / options.grid.stem
     summary = sweep.run_sweep(
         options.grid, out, storage=options.storage, max_cells=options.max_cells, on_event=_say

@@ -8,8 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dropmuon.checks import kind_of
-from dropmuon.model.layers import By, model_layers, numbered
-from dropmuon.model.names import owner_label
+from dropmuon.model.layers import By, model_layers, numbered, owner_label
 from dropmuon.model.policies import Choice, Policy, PolicyName, choose, route
 from dropmuon.model.roster import Member, Roster
 from dropmuon.norms import AdamW, Orthogonalize, by_name

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dropmuon.checks import import_extra
 from dropmuon.planning.candidates import positive_constants
 
 if TYPE_CHECKING:
@@ -22,10 +22,7 @@ _FORWARD, _BACKWARD, _UPDATE, _RANGE = "#9ecae1", "#4292c6", "#fdae6b", "#888888
 
 def draw(plan: Plan, path: str | Path | None = None) -> Figure:
     """Draw the three panels, one above the other, over the layers; save them if given a path."""
-    try:
-        module = importlib.import_module("matplotlib.figure")
-    except ModuleNotFoundError as error:
-        raise ImportError(f"{error}; plots need it: pip install 'dropmuon[plan]'") from error
+    module = import_extra("matplotlib.figure", "plan")
     layers = plan.costs.layers
     figure: Figure = module.Figure(figsize=(max(6.0, 0.55 * len(layers) + 2), 8.5), dpi=120)
     top, middle, bottom = figure.subplots(3, 1, sharex=True)
@@ -94,7 +91,7 @@ def _constants(axes: Any, plan: Plan) -> None:
 
 def _logarithmic(axes: Any) -> None:
     """Make the axis logarithmic, with labels even within one decade."""
-    ticker = importlib.import_module("matplotlib.ticker")
+    ticker = import_extra("matplotlib.ticker", "plan")
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.set_ylim(low / 1.5, high * 1.5)

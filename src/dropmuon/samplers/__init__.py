@@ -9,7 +9,7 @@ from __future__ import annotations
 from dropmuon.samplers.base import ActiveSet, Sampler
 from dropmuon.samplers.categorical import Categorical
 from dropmuon.samplers.explicit import Arbitrary
-from dropmuon.samplers.progressive import Full, Progressive, by_name
+from dropmuon.samplers.progressive import Full, Progressive, SamplerName, by_name
 from dropmuon.samplers.schedules import (
     Custom,
     EpochShift,
@@ -39,6 +39,7 @@ __all__ = [
     "Progressive",
     "RandomSubset",
     "Sampler",
+    "SamplerName",
     "Schedule",
     "Serial",
     "Submodel",

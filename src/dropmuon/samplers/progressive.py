@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -17,7 +18,10 @@ from dropmuon.samplers.schedules import (
     uniform,
 )
 
-__all__ = ["Full", "Progressive", "by_name"]
+__all__ = ["Full", "Progressive", "SamplerName", "by_name"]
+
+SamplerName = Literal["full", "uniform", "linear", "quadratic", "exponential", "epoch-shift"]
+"""The samplers that have a name: all layers, or progressive with the schedule of that name."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 from dropmuon.checks import nonnegative_number, unknown_name
 from dropmuon.model.roster import Member, Roster
 from dropmuon.norms import AdamW
+from dropmuon.samplers import Sampler
 
-__all__ = ["KEY", "VERSION", "call_hooks", "check_fit", "check_group", "no_hooks", "upgraded"]
+__all__ = ["SavedOptimizer", "check_group"]
 
 KEY = "dropmuon"
 VERSION = 2
@@ -25,6 +26,65 @@ _FIELDS = {
     *("steps", "full_step", "active", "reached", "skipped"),
 }
 _STARTS = ("gradient", "zero")
+
+
+class SavedOptimizer(Optimizer):
+    """A torch optimizer whose saved state has an entry of its own beside torch's.
+
+    Norms are saved as text, since `torch.load(weights_only=True)` reads no classes; the groups of
+    the optimizer that loads a state keep theirs.
+    """
+
+    roster: Roster
+
+    @property
+    def sampler(self) -> Sampler:
+        """The distribution that active sets are drawn from."""
+        raise NotImplementedError
+
+    def _own_state(self) -> dict[str, Any]:
+        """Return what the entry holds: plain numbers, texts and lists."""
+        raise NotImplementedError
+
+    def _load_own_state(self, own: Mapping[str, Any]) -> None:
+        """Continue from such an entry, which has been checked."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next step depends on, readable by `torch.load(weights_only=True)`."""
+        with _no_hooks(self, "_optimizer_state_dict_post_hooks") as hooks:
+            state = super().state_dict()
+        for group in state["param_groups"]:
+            group["norm"] = None if group["norm"] is None else repr(group["norm"])
+            if "layer" in group:
+                group["layer"] = str(group["layer"])
+        names, sampler = list(self.roster.names), repr(self.sampler)
+        head = {"version": VERSION, "layers": names, "sampler": sampler}
+        return _call(hooks, self, {**state, KEY: {**head, **self._own_state()}})
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where a state was saved. A state that does not fit changes nothing."""
+        with (
+            _no_hooks(self, "_optimizer_load_state_dict_pre_hooks") as before,
+            _no_hooks(self, "_optimizer_load_state_dict_post_hooks") as after,
+        ):
+            self._load(_upgraded(_call(before, self, dict(state_dict))))
+        for hook in after.values():
+            hook(self)
+
+    def _load(self, saved: dict[str, Any]) -> None:
+        _check_fit(saved, self.param_groups, self.roster, repr(self.sampler))
+        defaults = dict(self.defaults)
+        kept = [{key: g.get(key) for key in ("norm", "layer")} for g in self.param_groups]
+        super().load_state_dict({key: value for key, value in saved.items() if key != KEY})
+        for group, mine in zip(self.param_groups, kept, strict=True):
+            group.update({key: value for key, value in mine.items() if key in group})
+            for key, value in defaults.items():
+                group.setdefault(key, value)
+        for parameter, state in self.state.items():
+            if "step" in state:
+                state["step"] = state["step"].to(parameter.device)
+        self._load_own_state(saved[KEY])
 
 
 def check_group(group: Mapping[str, Any]) -> None:
@@ -45,7 +105,7 @@ def check_group(group: Mapping[str, Any]) -> None:
         raise unknown_name("momentum_start", str(group["momentum_start"]), _STARTS)
 
 
-def upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
+def _upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state as this version has it: version 1 had other fields for the full step."""
     own = saved.get(KEY)
     if not isinstance(own, Mapping) or own.get("version") != 1 or not own.keys() >= _VERSION_1:
@@ -61,7 +121,7 @@ def upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
 _VERSION_1 = _FIELDS - {"full_step", "reached"} | {"full_next", "silent"}
 
 
-def check_fit(
+def _check_fit(
     saved: Mapping[str, Any],
     groups: Sequence[Mapping[str, Any]],
     roster: Roster,
@@ -138,8 +198,8 @@ def _check_state(state: Mapping[str, Any], member: Member) -> None:
 
 
 @contextmanager
-def no_hooks(optimizer: Optimizer, name: str) -> Iterator[dict[int, Any]]:
-    """Take the hooks away from the base class; the caller calls them when the state is complete."""
+def _no_hooks(optimizer: Optimizer, name: str) -> Iterator[dict[int, Any]]:
+    """Take hooks away from torch's own methods, to call them when the state is complete."""
     hooks = getattr(optimizer, name)
     setattr(optimizer, name, OrderedDict())
     try:
@@ -148,9 +208,7 @@ def no_hooks(optimizer: Optimizer, name: str) -> Iterator[dict[int, Any]]:
         setattr(optimizer, name, hooks)
 
 
-def call_hooks(
-    hooks: dict[int, Any], optimizer: Optimizer, state: dict[str, Any]
-) -> dict[str, Any]:
+def _call(hooks: dict[int, Any], optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
     """Call hooks one after the other; each may change the state, or return another."""
     for hook in hooks.values():
         other = hook(optimizer, state)
