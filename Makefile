@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test venv lint types rooms check bench clean
+.PHONY: demo test venv lint types imports check bench clean
 
 demo: venv
 	$(BIN)/dropmuon compare
 
-test: lint types rooms check
+test: lint types imports check
 
 venv: $(STAMP)
 
@@ -26,7 +26,7 @@ lint: venv
 types: venv
 	$(BIN)/mypy
 
-rooms: venv
+imports: venv
 	$(BIN)/lint-imports
 
 check: venv

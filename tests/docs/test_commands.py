@@ -155,4 +155,6 @@ def test_an_option_in_a_sentence_exists(page: str, capsys: pytest.CaptureFixture
         with pytest.raises(SystemExit):
             main([command, "--help"])
         accepted |= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    for script in (ROOT / "benchmarks").glob("*.py"):
+        accepted |= set(re.findall(r'"(--[a-z-]+)"', script.read_text(encoding="utf-8")))
     assert named <= accepted
