@@ -174,7 +174,7 @@ def two_updates(
 ) -> Callable[[], None]:
     blocks = copy.deepcopy(blocks)
     why = "this is the other side of the comparison" if recompute else None
-    with mock.patch("dropmuon.optimizer.obstacle", lambda model: why):
+    with mock.patch("dropmuon.optimizer.obstacle", return_value=why):
         optimizer = DropMuon(blocks, lr=1e-4, by=by_block, updates_per_batch=2)
     if recompute:
         warnings.filterwarnings("ignore", message=f".*{why}")
