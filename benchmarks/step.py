@@ -4,8 +4,8 @@
 
 The figures of docs/benchmarks.md come from its output, kept in benchmarks/step.txt.
 
-All contestants of a table take turns inside one process, and the tables show ratios: the machine's
-mood cancels. The median over the rounds is printed, with the ratio of minima beside it.
+All contestants of a table take turns inside one process, and the tables show ratios: drift of the
+machine cancels. The median over the rounds is printed, with the ratio of minima beside it.
 """
 
 from __future__ import annotations

@@ -42,5 +42,7 @@ def __getattr__(name: str) -> object:
     """Load the theory and the planner when they are asked for: the optimizer needs no SciPy."""
     if name not in _ON_DEMAND:
         raise AttributeError(f"module 'dropmuon' has no attribute {name!r}")
-    module: object = import_extra(f"dropmuon.{_ON_DEMAND[name]}", "plan")
+    module: object = import_extra(
+        f"dropmuon.{_ON_DEMAND[name]}", "theory" if name == "theory" else "plan"
+    )
     return module if name == "theory" else getattr(module, name)

@@ -53,7 +53,10 @@ def unknown_name(argument: str, given: str, accepted: Iterable[str]) -> ValueErr
 
 def kind_of(value: object) -> str:
     """Return what a value is, for a sentence: "a float", "the class Linear"."""
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
 
 
 def import_extra(module: str, extra: str) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from dropmuon.model.groups import make_groups, read_groups
 from dropmuon.model.layers import By
 from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
-from dropmuon.samplers import ActiveSet
+from dropmuon.samplers.base import ActiveSet, active_set
 from dropmuon.step.draws import Draws, joined
 from dropmuon.step.moves import new_state, screen, take_step
 from dropmuon.step.rules import StepRule, momentum_or_default, or_default
@@ -29,7 +30,7 @@ __all__ = ["DropMuon"]
 _COPIED = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
     *("_routing", "_obstacle", "_flags", "_full_depth", "_warned"),
-    *("_steps", "_active", "_reached", "_skipped"),
+    *("_steps", "_active", "_has_gradient", "_skipped"),
 }
 """Attributes that a copy or a pickle takes along, beside those of every optimizer."""
 
@@ -105,7 +106,6 @@ class DropMuon(SavedOptimizer):
         error_if_nonfinite: bool = False,
     ) -> None:
         self.draws = Draws(samplers.by_name(sampler), seed, resample_every, total_steps, full_start)
-        self.draws.check()
         self.step_rule = or_default(step_rule)
         self.updates_per_batch = whole_number("updates_per_batch", updates_per_batch)
         self.truncate = truncate
@@ -125,9 +125,10 @@ class DropMuon(SavedOptimizer):
         self._obstacle: str | None = None
         self._full_depth = 0
         self._steps = 0
-        self._reached: frozenset[int] | None = None
+        self._has_gradient: dict[int, bool] = {}
         self._skipped: dict[str, Tensor] = {}
         self._warned: set[str] = set()
+        self._finalizer: weakref.finalize[..., Any] | None = None
         self.roster = Roster((), ())
         if isinstance(params, nn.Module):
             self._obstacle = obstacle(params)
@@ -171,13 +172,7 @@ class DropMuon(SavedOptimizer):
 
     def activate(self, layers: Iterable[int]) -> None:
         """Choose the active set of the next step by hand, by the indices of its layers."""
-        chosen = tuple(sorted(set(layers)))
-        if not chosen or not 0 <= chosen[0] <= chosen[-1] < len(self.layers):
-            raise ValueError(
-                f"layers must hold indices from 0 to {len(self.layers) - 1}, and at least one, "
-                f"got {list(chosen)}"
-            )
-        self._active = chosen
+        self._active = active_set("layers", layers, len(self.layers))
         self._freeze()
 
     @contextmanager
@@ -222,44 +217,48 @@ class DropMuon(SavedOptimizer):
             self._draw_next()
         else:
             self._warn_once("no gradient", self._no_gradient())
+            self._freeze()
         return loss
 
     def _update(self) -> bool:
         """Move the active layers that have a gradient; return whether there are any."""
         active = self.active
-        members = [m for layer in active for m in self.roster.layers[layer] if _has_gradient(m)]
+        members = [m for layer in active for m in self.roster.layers[layer] if _can_move(m)]
         if not members:
             return False
         self._start(members)
         kept, finite, hit = screen(members, on_host=self._screens_on_host(members))
         self._count_skipped(hit)
         take_step(kept, self.param_groups, self.state, self.step_rule, active, finite)
-        if self._reached is None and active == self._all:
-            self._end_full_step({member.layer for member in members})
+        self._note_gradients(active, {member.layer for member in members})
         return True
 
     def _draw_next(self) -> None:
         """Count the step, draw the next active set, freeze the rest.
 
-        The full step is still to come as long as no step was for all layers. A set without a layer
-        that can have a gradient is joined by the last one that can.
+        A full step whose set was chosen by hand is still to come.
         """
+        if self._steps == self.draws.full_step and self.active != self._all:
+            self.draws.make_full(self._steps + 1)
         self._steps += 1
-        if self._reached is None and self.draws.full_step is not None:
-            self.draws.full_step = self._steps
-        drawn = self.draws.at(self._steps, len(self.layers))
-        self._active = joined(drawn, self._can_have_gradient, len(self.layers))
+        self._active = self.draws.at(self._steps, len(self.layers))
         self._freeze()
 
-    def _end_full_step(self, reached: set[int]) -> None:
-        """Record which layers have a gradient, and give the others a state, too."""
-        self._reached = frozenset(reached)
+    def _note_gradients(self, active: ActiveSet, found: set[int]) -> None:
+        """Record whether a layer has a gradient the first time it is active, mostly at step 0.
+
+        After a full step all trainable parameters have a state, those without a gradient too.
+        """
+        if len(self._has_gradient) == len(self.layers):
+            return
+        self._flags.observe()
+        for layer in active:
+            if self._flags.wants(layer):
+                self._has_gradient.setdefault(layer, layer in found)
+        if active != self._all:
+            return
         self._start(member for member in self.roster.members() if member.parameter.requires_grad)
-        silent = [
-            repr(name)
-            for layer, name in enumerate(self.layers)
-            if layer not in reached and self._flags.wants(layer)
-        ]
+        silent = [repr(self.layers[i]) for i in active if not self._has_gradient.get(i, True)]
         if silent:
             self._warn_once(
                 "silent layers",
@@ -268,7 +267,7 @@ class DropMuon(SavedOptimizer):
             )
 
     def _can_have_gradient(self, layer: int) -> bool:
-        return self._flags.wants(layer) and (self._reached is None or layer in self._reached)
+        return self._flags.wants(layer) and self._has_gradient.get(layer, True)
 
     def _start(self, members: Iterable[Member]) -> None:
         for member in members:
@@ -299,6 +298,9 @@ class DropMuon(SavedOptimizer):
         return tuple(range(len(self.layers)))
 
     def _freeze(self) -> None:
+        """Make exactly the active layers trainable, and one that can have a gradient among them."""
+        self._flags.observe()
+        self._active = joined(self._active, self._can_have_gradient, len(self.layers))
         self._flags.apply(self.active if self.truncate else self._all)
 
     def _no_gradient(self) -> str:
@@ -345,13 +347,14 @@ class DropMuon(SavedOptimizer):
         self.step_rule.check(len(roster))
         self.roster = roster
         self._flags = Flags([[(m.parameter, m.owner) for m in layer] for layer in roster.layers])
-        self._reached = None
+        self._has_gradient = {}
         if self._steps > 0:
-            self.draws.full_step = self._steps
-        drawn = self.draws.at(self._steps, len(roster))
-        self._active = joined(drawn, self._can_have_gradient, len(roster))
+            self.draws.make_full(self._steps)
+        self._active = self.draws.at(self._steps, len(roster))
         self._freeze()
-        self._flags.release_with(self)
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._finalizer = self._flags.release_with(self)
 
     def _own_state(self) -> dict[str, Any]:
         """Return what the next draw depends on; see `SavedOptimizer`."""
@@ -359,7 +362,7 @@ class DropMuon(SavedOptimizer):
             **{name: getattr(self.draws, name) for name in _DRAWS},
             "steps": self._steps,
             "active": list(self._active),
-            "reached": None if self._reached is None else sorted(self._reached),
+            "has_gradient": [self._has_gradient.get(layer) for layer in self._all],
             "skipped": self.skipped,
         }
 
@@ -368,7 +371,8 @@ class DropMuon(SavedOptimizer):
         for name in _DRAWS:
             setattr(self.draws, name, own[name])
         self._steps, self._active = own["steps"], tuple(own["active"])
-        self._reached = None if own["reached"] is None else frozenset(own["reached"])
+        found = enumerate(own["has_gradient"])
+        self._has_gradient = {layer: known for layer, known in found if known is not None}
         self._skipped = {name: torch.tensor(count) for name, count in own["skipped"].items()}
         self._freeze()
 
@@ -379,10 +383,10 @@ class DropMuon(SavedOptimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_flags" in state:
-            cast(Flags, state["_flags"]).release_with(self)
+            self._finalizer = self._flags.release_with(self)
 
 
-def _has_gradient(member: Member) -> bool:
+def _can_move(member: Member) -> bool:
     gradient = member.parameter.grad
     if gradient is None or not member.parameter.requires_grad:
         return False

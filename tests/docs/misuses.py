@@ -362,12 +362,12 @@ MISUSES = [
     warned("step-after-zero-grad", "no gradient", step_after_zero_grad),
     warned(
         "pairs-without-modules",
-        "cannot know the modules of '0.weight', '1.weight'",
+        "cannot tell whether '0.weight', '1.weight' are embeddings",
         lambda: DropMuon(make_model().named_parameters(), policy="muon"),
     ),
     value(
         "activate-no-such-layer",
-        "layers must hold indices from 0 to 2",
+        "layers must hold layer indices from 0 to 2",
         lambda: make().activate([3]),
     ),
     warned("unreached-layer", "no gradient reached 'second' in a full step", half_used),

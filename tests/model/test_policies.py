@@ -246,7 +246,7 @@ def norms_of(optimizer: DropMuon) -> dict[str, str]:
 @pytest.mark.parametrize("policy", ["muon", "scion"])
 def test_pairs_are_routed_as_the_model_where_that_can_be_known(policy):
     model = Tokens()
-    with pytest.warns(UserWarning, match="'embed.weight', 'hidden.weight': taken for hidden"):
+    with pytest.warns(UserWarning, match="'embed.weight', 'hidden.weight' are embeddings"):
         pairs = DropMuon(model.named_parameters(), policy=policy)
     whole = norms_of(DropMuon(model, policy=policy))
     apart = {name for name, norm in norms_of(pairs).items() if norm != whole[name]}
@@ -269,6 +269,7 @@ def test_policies_that_need_no_modules_say_nothing_of_pairs(policy, recwarn):
 def test_a_policy_sees_where_a_parameter_stands():
     seen = []
     model = Tokens()
+    assert repr(Member("w", torch.ones(2))) == "Member(name='w', layer=0, num_layers=1)"
     DropMuon(model, policy=lambda member: seen.append(member) or "euclidean")
     assert [(m.name, m.module, m.layer, m.num_layers, m.is_output) for m in seen] == [
         ("embed.weight", model.embed, 0, 3, False),

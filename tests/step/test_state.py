@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from dropmuon import DropMuon, samplers
+from dropmuon import DropMuon, layer_groups, presets, samplers
 
 
 class Half(nn.Module):
@@ -37,10 +40,10 @@ def as_version_1(state: dict[str, Any]) -> dict[str, Any]:
     """The same state as release candidates before 0.1 wrote it."""
     state = copy.deepcopy(state)
     own = state["dropmuon"]
-    full_step, reached = own.pop("full_step"), own.pop("reached")
+    full_step, known = own.pop("full_step"), own.pop("has_gradient")
     own["version"] = 1
     own["full_next"] = full_step == own["steps"]
-    own["silent"] = [n for i, n in enumerate(own["layers"]) if i not in (reached or range(9))]
+    own["silent"] = [n for n, has in zip(own["layers"], known, strict=True) if has is False]
     return state
 
 
@@ -103,3 +106,73 @@ def test_a_set_activated_by_hand_is_for_one_step_and_leaves_the_full_step_to_com
     resumed.load_state_dict(optimizer.state_dict())
     assert resumed.active == (0, 3)
     assert drawn != (0, 3)
+
+
+def test_a_layer_that_is_unfrozen_later_is_drawn_alone_as_any_other() -> None:
+    model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(3)])
+    model[1].requires_grad_(False)
+    groups = layer_groups(model, include_frozen=True)
+    optimizer = DropMuon(groups, lr=0.01, sampler=samplers.Serial(), seed=1)
+    train(model, optimizer, 3)
+    with optimizer.full():
+        model.requires_grad_(True)
+    seen = set()
+    for _ in range(40):
+        train(model, optimizer, 1)
+        seen.add(optimizer.active)
+    assert seen == {(0,), (1,), (2,)}
+
+
+@pytest.mark.filterwarnings("ignore:step.. found no gradient")
+@pytest.mark.parametrize("where", ["full", "outside"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_layer_frozen_between_backward_and_step_is_not_left_alone(seed: int, where: str) -> None:
+    model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(3)])
+    optimizer = DropMuon(model, lr=0.01, sampler=samplers.Serial(), seed=seed)
+    train(model, optimizer, 2)
+    model(torch.ones(2, 3)).square().sum().backward()
+    with optimizer.full() if where == "full" or 2 not in optimizer.active else nullcontext():
+        model[2].requires_grad_(False)
+    optimizer.step()
+    optimizer.zero_grad()
+    train(model, optimizer, 12)
+    assert not any(parameter.requires_grad for parameter in model[2].parameters())
+
+
+def test_freezing_before_the_first_step_is_no_silent_layer(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(3)])
+    optimizer = DropMuon(model, lr=0.01)
+    model[2].requires_grad_(False)
+    train(model, optimizer, 6)
+    assert not recwarn.list
+
+
+@pytest.mark.filterwarnings("ignore:no gradient reached")
+@pytest.mark.parametrize("seed", range(8))
+def test_without_a_full_start_an_unused_layer_is_noticed_when_it_is_first_active(
+    seed: int,
+) -> None:
+    model = Half()
+    optimizer = presets.rpt(model, lr=0.01, seed=seed)
+    if optimizer.active == (3,):  # nothing is known yet of a layer that is drawn first, and alone
+        optimizer.activate((2, 3))
+    train(model, optimizer, 30)
+    assert optimizer.state_dict()["dropmuon"]["has_gradient"][3] is False
+
+
+def test_a_set_of_numpy_integers_is_saved_as_plain_ones(tmp_path: Path) -> None:
+    optimizer = DropMuon(Half(), total_steps=np.int64(10), seed=np.int64(3))
+    optimizer.activate(np.array([1, 2]))
+    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert state["dropmuon"]["active"] == [1, 2]
+
+
+@pytest.mark.parametrize("layers", [[0.0], ["1"], [], [4], [-1], 3])
+def test_what_cannot_be_activated_changes_nothing(layers: Any) -> None:
+    optimizer = DropMuon(Half())
+    with pytest.raises(ValueError, match="layers must"):
+        optimizer.activate(layers)
+    assert optimizer.active == (0, 1, 2, 3)

@@ -12,12 +12,13 @@ marks of its modules along, so an optimizer made for the copy knows what is mean
 from __future__ import annotations
 
 import itertools
-import warnings
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+
+from dropmuon.checks import warn
 
 __all__ = ["Flags", "Owner", "can_truncate", "wants_training"]
 
@@ -29,7 +30,7 @@ _IDS = itertools.count()
 
 
 class Flags:
-    """Keeps the flags of all parameters in step with the active set, and the user's wishes apart.
+    """Keeps the flags of all parameters in step with the active set, and what the user asked for.
 
     A flag that differs from what was last shown was changed by the user, and is the user's wish
     from then on.
@@ -49,7 +50,6 @@ class Flags:
 
     def apply(self, active: Iterable[int]) -> None:
         """Make exactly the wanted parameters of the active layers trainable."""
-        self._observe()
         is_active = [False] * len(self._num_wanted)
         for index in active:
             is_active[index] = True
@@ -58,6 +58,17 @@ class Flags:
             show = wanted and is_active[layer[i]]
             if show != shown[i]:
                 self._show(i, show)
+
+    def observe(self) -> None:
+        """Take the flags that the user changed since the last `apply` as what the user wants."""
+        shown = self._shown
+        for i, parameter in enumerate(self._parameters):
+            flag = parameter.requires_grad
+            if flag != shown[i]:
+                shown[i] = flag
+                self._num_wanted[self._layer[i]] += flag - self._wanted[i]
+                self._wanted[i] = flag
+                _mark(parameter, self._owner[i], None)
 
     def wants(self, layer: int) -> bool:
         """Return whether the user wants any parameter of a layer trained."""
@@ -90,17 +101,6 @@ class Flags:
         for parameter, wanted in zip(self._parameters, self._wanted, strict=True):
             if wanted and not parameter.requires_grad:
                 _mark(parameter, None, self._id)
-
-    def _observe(self) -> None:
-        """Take the flags that the user changed since `apply` as what the user wants."""
-        shown = self._shown
-        for i, parameter in enumerate(self._parameters):
-            flag = parameter.requires_grad
-            if flag != shown[i]:
-                shown[i] = flag
-                self._num_wanted[self._layer[i]] += flag - self._wanted[i]
-                self._wanted[i] = flag
-                _mark(parameter, self._owner[i], None)
 
     def _show(self, i: int, show: bool) -> None:
         parameter = self._parameters[i]
@@ -135,15 +135,14 @@ def _mark(parameter: Tensor, owner: Owner, by: int | None) -> None:
 
 
 def can_truncate(model: nn.Module) -> bool:
-    """Return whether layers may lack gradients: by default, DDP waits for every one."""
+    """Return whether the model tolerates missing gradients: by default, DDP waits for each."""
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         return True
     if model.find_unused_parameters and not model.static_graph:
         return True
-    warnings.warn(
+    warn(
         "params is a DistributedDataParallel that waits for every gradient, so all are computed "
         "(truncate=False); to save the backward of frozen layers, wrap the model with "
-        "find_unused_parameters=True and no static_graph",
-        stacklevel=3,
+        "find_unused_parameters=True and no static_graph"
     )
     return False

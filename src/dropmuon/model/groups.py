@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dropmuon.checks import kind_of
 from dropmuon.model.layers import By, model_layers, numbered, owner_label
-from dropmuon.model.policies import Choice, Policy, PolicyName, choose, route
+from dropmuon.model.policies import Choice, Policy, PolicyName, route, warn_of_guesses
 from dropmuon.model.roster import Member, Roster
 from dropmuon.norms import AdamW, Orthogonalize, by_name
 
@@ -56,6 +56,7 @@ def make_groups(
             return items, {}
         roster = _named_layers(items)
     route(roster.members(), policy, orthogonalize)
+    warn_of_guesses(roster.members(), policy)
     return _as_groups(roster), {member.parameter: member for member in roster.members()}
 
 
@@ -110,13 +111,14 @@ def _route_alone(
     members: Sequence[Member], policy: PolicyName | Policy, orthogonalize: Orthogonalize
 ) -> None:
     """Route members of groups without a norm; AdamW needs a group with its own learning rate."""
+    route(members, policy, orthogonalize)
     for member in members:
-        if isinstance(choose(policy, member, orthogonalize).norm, AdamW):
+        if isinstance(member.norm, AdamW):
             raise ValueError(
                 f"policy gives {member.name!r} to AdamW, which needs a learning rate of its own; "
                 "pass the model or (name, parameter) pairs, or a group with norm='adamw' and its lr"
             )
-    route(members, policy, orthogonalize)
+    warn_of_guesses(members, policy)
 
 
 def _share_norms(roster: Roster) -> None:

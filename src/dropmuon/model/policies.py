@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from dropmuon.checks import unknown_name
+from dropmuon.checks import unknown_name, warn
 from dropmuon.model.roster import Member
 from dropmuon.norms import AdamW, Euclidean, Norm, Orthogonalize, Sign, Spectral, by_name
 
-__all__ = ["POLICIES", "Choice", "Member", "Policy", "PolicyName", "choose", "route"]
+__all__ = [
+    "POLICIES",
+    "Choice",
+    "Member",
+    "Policy",
+    "PolicyName",
+    "choose",
+    "route",
+    "warn_of_guesses",
+]
 
 PolicyName = Literal["spectral", "muon", "scion", "euclidean", "sign"]
 
@@ -30,24 +38,26 @@ Policy = Callable[[Member], Choice | Norm | AdamW | str]
 def route(
     members: Iterable[Member], policy: PolicyName | Policy, orthogonalize: Orthogonalize
 ) -> None:
-    """Give each member the norm that the policy chooses for it, and the reason.
-
-    A policy that treats embeddings apart cannot tell them from other matrices where modules are
-    unknown: it takes them for hidden matrices, and one warning names them.
-    """
-    unsure = []
+    """Give each member the norm that the policy chooses for it, and the reason."""
     for member in members:
         choice = choose(policy, member, orthogonalize)
         member.norm, member.reason = choice.norm, choice.reason
-        if policy in _NEEDS_MODULES and member.may_be_embedding and not member.is_output:
-            unsure.append(member.name)
+
+
+def warn_of_guesses(members: Iterable[Member], policy: PolicyName | Policy) -> None:
+    """Name the matrices that may be embeddings, where a policy treats these apart.
+
+    Where modules are unknown, it has taken them for hidden matrices.
+    """
+    if policy not in _NEEDS_MODULES:
+        return
+    unsure = [m.name for m in members if m.may_be_embedding and not m.is_output]
     if unsure:
         names = ", ".join(map(repr, unsure[:5])) + (", ..." if len(unsure) > 5 else "")
-        warnings.warn(
-            f"policy {policy!r} treats embeddings differently, but cannot know the modules of "
-            f"{names}: taken for hidden matrices. Pass the model itself, or layer_groups(model, "
-            f"policy={policy!r})",
-            stacklevel=5,
+        warn(
+            f"policy {policy!r} treats embeddings differently, but cannot tell whether {names} are "
+            "embeddings; treating them as hidden matrices. Pass the model itself, or "
+            f"layer_groups(model, policy={policy!r})"
         )
 
 

@@ -24,17 +24,17 @@ class Member:
     """One parameter as a member of a layer: what a policy is asked about, and a step moves.
 
     It is made once, with its name and, where that is known, its module. The order of layers gives
-    it its layer, a policy its norm and the reason for it, the optimizer its parameter group.
+    it its layer, a policy its norm and the reason for it, and `groups` its parameter group.
     """
 
     name: str
-    parameter: Tensor
-    module: nn.Module | None = None
+    parameter: Tensor = field(repr=False)
+    module: nn.Module | None = field(default=None, repr=False)
     layer: int = 0
     num_layers: int = 1
-    norm: Norm | AdamW = field(init=False)
-    reason: str = field(init=False)
-    group: int = field(init=False)
+    norm: Norm | AdamW = field(init=False, repr=False)
+    reason: str = field(init=False, repr=False)
+    group: int = field(init=False, repr=False)
 
     def check(self) -> None:
         """Raise ValueError if the parameter has no geometry."""

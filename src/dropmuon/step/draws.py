@@ -29,19 +29,19 @@ class Draws:
 
     def __post_init__(self) -> None:
         self.full_step: int | None = 0 if self.full_start else None
-
-    def check(self) -> None:
-        """Raise ValueError for numbers of steps and seeds that no run can have."""
-        whole_number("resample_every", self.resample_every)
+        self.resample_every = whole_number("resample_every", self.resample_every)
+        self.seed = whole_number("seed", self.seed, least=0, most=2**64 - 1)
         if self.total_steps is not None:
-            whole_number("total_steps", self.total_steps)
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
-            raise ValueError(f"seed must be a whole number in [0, 2**64), got {self.seed!r}")
-        if self.sampler.needs_progress and self.total_steps is None:
+            self.total_steps = whole_number("total_steps", self.total_steps)
+        elif self.sampler.needs_progress:
             raise ValueError(
                 f"total_steps is missing: {self.sampler!r} changes with progress; give the number "
                 "of step() calls that you plan"
             )
+
+    def make_full(self, step: int) -> None:
+        """Make a step full, whatever the sampler: new layers have joined, or it is overdue."""
+        self.full_step = step
 
     def at(self, step: int, num_layers: int) -> ActiveSet:
         """Return the active set of a step."""

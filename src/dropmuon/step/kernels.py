@@ -16,7 +16,7 @@ from torch import Tensor
 
 __all__ = ["adamw", "all_finite", "move", "start_momentum", "update_momentum"]
 
-Flags = Sequence[Tensor] | None
+Finite = Sequence[Tensor] | None
 Tensors = Sequence[Tensor]
 
 
@@ -42,7 +42,7 @@ def start_momentum(momenta: Tensors, gradients: Tensors) -> None:
 
 
 def update_momentum(
-    momenta: Tensors, gradients: Tensors, *, momentum: float, nesterov: bool, finite: Flags = None
+    momenta: Tensors, gradients: Tensors, *, momentum: float, nesterov: bool, finite: Finite = None
 ) -> list[Tensor]:
     """M = momentum*M + (1-momentum)*G (Algorithm 1, beta = 1-momentum). Return what to follow.
 
@@ -61,7 +61,7 @@ def move(
     *,
     lengths: float | Sequence[float | Tensor],
     decay: float = 0.0,
-    finite: Flags = None,
+    finite: Finite = None,
 ) -> None:
     """X = (1 - decay)*X - length*D, where D is the unit direction of the parameter's norm."""
     targets, steps = list(parameters), list(units)
@@ -91,7 +91,7 @@ def adamw(
     betas: tuple[float, float],
     eps: float,
     decay: float,
-    finite: Flags = None,
+    finite: Finite = None,
 ) -> None:
     """AdamW (Loshchilov and Hutter, 2019) for parameters that a user keeps out of the LMO steps."""
     beta1, beta2 = betas

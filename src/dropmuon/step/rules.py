@@ -31,7 +31,7 @@ __all__ = [
     "Constants",
     "Generalized",
     "Horizon",
-    "LayerNorm",
+    "NormOfLayer",
     "Sharp",
     "Smooth",
     "StepRule",
@@ -40,24 +40,24 @@ __all__ = [
 Constants = float | ArrayLike | Callable[[int, ActiveSet], float]
 
 
-class LayerNorm(NamedTuple):
+class NormOfLayer(NamedTuple):
     """The norm of a layer from those of its parameters, and its dual norm from theirs."""
 
     norm: Callable[[Tensor], Tensor]
     dual: Callable[[Tensor], Tensor]
 
 
-LARGEST = LayerNorm(norm=torch.amax, dual=torch.sum)
+LARGEST = NormOfLayer(norm=torch.amax, dual=torch.sum)
 """The largest of the norms; its dual is the sum of the dual norms."""
 
-ROOT_OF_SQUARES = LayerNorm(norm=torch.linalg.vector_norm, dual=torch.linalg.vector_norm)
+ROOT_OF_SQUARES = NormOfLayer(norm=torch.linalg.vector_norm, dual=torch.linalg.vector_norm)
 """The root of the sum of squares, its own dual."""
 
 
 class StepRule(ABC):
     """The length of a step, as a factor of the learning rate."""
 
-    layer_norm: ClassVar[LayerNorm] = LARGEST
+    layer_norm: ClassVar[NormOfLayer] = LARGEST
     """The norm of a layer of several parameters that the rule's theorem is about."""
 
     uses_dual: ClassVar[bool] = False

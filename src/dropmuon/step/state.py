@@ -23,7 +23,7 @@ VERSION = 2
 
 _FIELDS = {
     *("version", "layers", "sampler", "seed", "resample_every", "total_steps", "full_start"),
-    *("steps", "full_step", "active", "reached", "skipped"),
+    *("steps", "full_step", "active", "has_gradient", "skipped"),
 }
 _STARTS = ("gradient", "zero")
 
@@ -113,12 +113,11 @@ def _upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
     own = dict(own)
     full_next, silent = own.pop("full_next"), own.pop("silent")
     own["full_step"] = own["steps"] if full_next else 0 if own["full_start"] else None
-    reached = [i for i, name in enumerate(own["layers"]) if name not in silent]
-    own["reached"] = None if full_next else reached
+    own["has_gradient"] = [None if full_next else name not in silent for name in own["layers"]]
     return {**saved, KEY: {**own, "version": VERSION}}
 
 
-_VERSION_1 = _FIELDS - {"full_step", "reached"} | {"full_next", "silent"}
+_VERSION_1 = _FIELDS - {"full_step", "has_gradient"} | {"full_next", "silent"}
 
 
 def _check_fit(
