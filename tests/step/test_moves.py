@@ -1,4 +1,4 @@
-"""A NaN or infinite gradient holds its layer still, to the bit, and nothing waits for a device."""
+"""A NaN or infinite gradient holds its layer still, bit for bit, and nothing waits for a device."""
 
 from __future__ import annotations
 
