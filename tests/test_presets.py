@@ -271,7 +271,7 @@ def test_the_adamw_rule_is_torch_adamw(name: str, weight_decay: float, maximize:
     other = copy.deepcopy(model)
     data = batches(make_batch, 50)
     settings = {"weight_decay": weight_decay, "maximize": maximize}
-    ours = DropMuon(model, sampler="full", policy=lambda site: "adamw", adamw_lr=3e-3, **settings)
+    ours = DropMuon(model, sampler="full", policy=lambda member: "adamw", adamw_lr=3e-3, **settings)
     theirs = torch.optim.AdamW(other.parameters(), lr=3e-3, betas=(0.9, 0.95), eps=1e-8, **settings)
     train(model, ours, loss, data)
     train(other, theirs, loss, data)
@@ -279,12 +279,12 @@ def test_the_adamw_rule_is_torch_adamw(name: str, weight_decay: float, maximize:
 
 
 def test_the_adamw_rule_of_a_layer_counts_the_steps_of_that_layer_only() -> None:
-    """A layer that sleeps keeps its state to the bit, bias correction included: it moves as if
+    """A layer that sleeps keeps its state bit for bit, bias correction included: it moves as if
     torch's AdamW had been stepped on its own gradients alone."""
     model, make_batch, loss = residual()
     other = copy.deepcopy(model)
     ours = DropMuon(
-        model, sampler="uniform", policy=lambda site: "adamw", adamw_lr=3e-3, weight_decay=0.1
+        model, sampler="uniform", policy=lambda member: "adamw", adamw_lr=3e-3, weight_decay=0.1
     )
     theirs = [
         torch.optim.AdamW(layer, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)

@@ -241,7 +241,9 @@ def test_settings_that_only_change_the_cost_leave_algorithm_1_as_it_is(
 
 @pytest.mark.parametrize("truncate", [True, False])
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_inactive_layers_keep_parameters_and_momentum_to_the_bit(name: str, truncate: bool) -> None:
+def test_inactive_layers_keep_parameters_and_momentum_bit_for_bit(
+    name: str, truncate: bool
+) -> None:
     model, make_batch, loss = PROBLEMS[name]()
     optimizer = DropMuon(
         model, lr=0.1, momentum=0.5, weight_decay=0.1, sampler=samplers.Nice(2), truncate=truncate

@@ -1,4 +1,4 @@
-"""Two processes: the same sets without talking, the same parameters after training and resuming."""
+"""Two processes: the same sets without communication, the same parameters, also after resuming."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_it_trains_all_matrices_of_a_model_as_torch_does(nesterov: bool, scale: 
     settings = {"lr": 0.01, "momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.1}
     norm = Spectral(NewtonSchulz(gram=False), scale=scale)
     ours = DropMuon(
-        model, sampler="full", policy=lambda site: norm, momentum_start="zero", **settings
+        model, sampler="full", policy=lambda member: norm, momentum_start="zero", **settings
     )
     matrices = [p for p in other.parameters() if p.requires_grad]
     theirs = torch.optim.Muon(matrices, adjust_lr_fn=ADJUST[scale], **settings)

@@ -120,7 +120,7 @@ def test_training_draws_what_draws_says_whatever_the_global_generators_do() -> N
     assert found == train(seed=11)
 
 
-def test_ranks_agree_without_talking() -> None:
+def test_ranks_agree_without_communication() -> None:
     models = [small_model() for _ in range(3)]
     ranks = [DropMuon(model, lr=0.01, seed=2) for model in models]
     for step in range(10):

@@ -143,7 +143,7 @@ def test_a_move_shrinks_and_descends(
 
 
 @given(SHAPES, DTYPES, SEEDS, LENGTHS, st.sampled_from([0.0, 0.01, 0.3]), FLAGS)
-def test_a_false_flag_keeps_a_parameter_to_the_bit(
+def test_a_false_flag_keeps_a_parameter_bit_for_bit(
     shapes: list, dtype: torch.dtype, seed: int, lengths: Any, decay: float, flags: list[bool]
 ) -> None:
     old, directions = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
@@ -156,7 +156,7 @@ def test_a_false_flag_keeps_a_parameter_to_the_bit(
 
 
 @given(SHAPES, DTYPES, SEEDS, LENGTHS, st.sampled_from([0.0, 0.01, 0.3]), FLAGS)
-def test_a_true_flag_moves_a_parameter_as_no_flag_does_to_the_bit(
+def test_a_true_flag_moves_a_parameter_as_no_flag_does_bit_for_bit(
     shapes: list, dtype: torch.dtype, seed: int, lengths: Any, decay: float, flags: list[bool]
 ) -> None:
     old, directions = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
@@ -209,7 +209,7 @@ def test_adamw_follows_the_formula(shapes: list, dtype: torch.dtype, seed: int, 
 
 
 @given(SHAPES, DTYPES, SEEDS, st.integers(0, 50), FLAGS)
-def test_a_false_flag_keeps_adamw_and_its_state_to_the_bit(
+def test_a_false_flag_keeps_adamw_and_its_state_bit_for_bit(
     shapes: list, dtype: torch.dtype, seed: int, steps: int, flags: list[bool]
 ) -> None:
     old, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
@@ -223,7 +223,7 @@ def test_a_false_flag_keeps_adamw_and_its_state_to_the_bit(
 
 
 @given(SHAPES, DTYPES, SEEDS, st.integers(0, 50), FLAGS)
-def test_a_true_flag_steps_adamw_as_no_flag_does_to_the_bit(
+def test_a_true_flag_steps_adamw_as_no_flag_does_bit_for_bit(
     shapes: list, dtype: torch.dtype, seed: int, steps: int, flags: list[bool]
 ) -> None:
     old, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
@@ -284,7 +284,7 @@ CASES: dict[str, dict[str, Any]] = {
     "generalized": {"step_rule": rules.Generalized(1.0, [1.0, 2.0, 3.0])},
     "one by one": {"foreach": False},
     "ascent": {"maximize": True},
-    "adamw": {"policy": lambda site: "adamw", "weight_decay": 0.1},
+    "adamw": {"policy": lambda member: "adamw", "weight_decay": 0.1},
     "muon": {"policy": "muon"},
 }
 
