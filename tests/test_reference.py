@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -128,7 +128,10 @@ def side_by_side(
     b = len(sizes)
 
     def value(parameters: dict[str, Tensor], batch: Batch) -> Tensor:
-        return loss(lambda *inputs: functional_call(private, parameters, inputs), batch)
+        def model(*inputs: Tensor) -> Tensor:
+            return functional_call(private, parameters, inputs)
+
+        return loss(cast(nn.Module, model), batch)
 
     gradients = vmap(grad(value), in_dims=(0, None))
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.optim import lr_scheduler
+from torch.optim import Optimizer, lr_scheduler
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -76,7 +76,8 @@ def inputs(device: str, dtype: torch.dtype | None = None) -> list[OptimizerInput
         "sharp": {"policy": "euclidean", "step_rule": rules.Sharp(), "lr": 0.005},
         "horizon": {"step_rule": rules.Horizon(20), "lr": 1.0},
     }
-    return [OptimizerInput(params=None, kwargs=kw, desc=name) for name, kw in settings.items()]
+    unknown: Any = None  # each test brings its own parameters
+    return [OptimizerInput(unknown, kwargs=kw, desc=name) for name, kw in settings.items()]
 
 
 def error_inputs(device: str, dtype: torch.dtype) -> list[ErrorOptimizerInput]:
@@ -85,7 +86,7 @@ def error_inputs(device: str, dtype: torch.dtype) -> list[ErrorOptimizerInput]:
     def matrix() -> list[Parameter]:
         return [Parameter(torch.randn(2, 3, device=device, dtype=dtype))]
 
-    own = [
+    own: list[tuple[list[Any], dict[str, Any], type[Exception], str]] = [
         (matrix(), {"lr": -1.0}, ValueError, "lr must be a finite number of at least 0, got -1.0"),
         (matrix(), {"momentum": 1.0}, ValueError, r"momentum must be in \[0, 1\), got 1.0"),
         (matrix(), {"weight_decay": -0.5}, ValueError, "weight_decay must be .* got -0.5"),
@@ -103,7 +104,7 @@ def error_inputs(device: str, dtype: torch.dtype) -> list[ErrorOptimizerInput]:
     ]
     sparse = Parameter(torch.zeros(3, 2, device=device, dtype=dtype))
     sparse.grad = torch.sparse_coo_tensor(
-        [[0]], torch.ones(1, 2, dtype=dtype), (3, 2), check_invariants=True
+        torch.tensor([[0]]), torch.ones(1, 2, dtype=dtype), (3, 2), check_invariants=True
     )
     refused_at_step = ErrorOptimizerInput(
         OptimizerInput(params=[sparse], kwargs={}, desc="sparse gradient"),
@@ -115,7 +116,7 @@ def error_inputs(device: str, dtype: torch.dtype) -> list[ErrorOptimizerInput]:
 
 
 INFO = OptimizerInfo(
-    DropMuon,
+    cast(Any, DropMuon),  # torch's annotation wants an optimizer where a class is meant
     optim_inputs_func=inputs,
     optim_error_inputs_func=error_inputs,
     scheduler_inputs=(
@@ -173,7 +174,7 @@ def build(params: Any, given: OptimizerInput, **kwargs: Any) -> DropMuon:
 
 
 def descend(
-    optimizer: DropMuon,
+    optimizer: Optimizer,
     loss: Callable[[], Tensor],
     steps: int,
     schedulers: Iterable[Any] = (),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import Parameter
 
 from dropmuon import DropMuon
@@ -99,7 +100,7 @@ def test_groups_with_a_rate_of_their_own_go_the_right_direction_under_schedulers
     makers: list[Callable[[DropMuon], Any]], foreach: bool
 ) -> None:
     (weight, bias), loss = problem()
-    groups = [{"params": [weight]}, {"params": [bias], "lr": 0.01}]
+    groups: list[dict[str, Any]] = [{"params": [weight]}, {"params": [bias], "lr": 0.01}]
     optimizer = DropMuon(groups, lr=0.1, foreach=foreach)
     start = loss().item()
     descend(optimizer, loss, 20, [make(optimizer) for make in makers])
@@ -114,8 +115,12 @@ def test_foreach_equals_for_loop(given: OptimizerInput) -> None:
         params = [Parameter(torch.randn(s, dtype=torch.float64)) for s in [(4, 3), (3,), (4, 3)]]
         x = torch.randn(3, dtype=torch.float64)
         optimizer = build(params, given, foreach=foreach)
-        a, b, c = params
-        descend(optimizer, lambda x=x, a=a, b=b, c=c: ((a + c) @ (x + b)).square().sum(), 8)
+
+        def loss(params: list[Parameter] = params, x: Tensor = x) -> Tensor:
+            a, b, c = params
+            return ((a + c) @ (x + b)).square().sum()
+
+        descend(optimizer, loss, 8)
         ends.append((snapshot(params), optimizer.state_dict()["state"]))
     torch.testing.assert_close(ends[0], ends[1])
 

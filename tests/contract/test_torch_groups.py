@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import Parameter
@@ -23,7 +25,11 @@ from tests.contract.optimizer_info import (
 
 def test_a_group_without_a_rate_has_the_default() -> None:
     first, second, third = (Parameter(torch.ones(2, 2)) for _ in range(3))
-    groups = [{"params": [first], "lr": 0.5}, {"params": [second]}, {"params": [third], "lr": 0.0}]
+    groups: list[dict[str, Any]] = [
+        {"params": [first], "lr": 0.5},
+        {"params": [second]},
+        {"params": [third], "lr": 0.0},
+    ]
     optimizer = DropMuon(groups, lr=0.25, policy="sign", sampler="full")
     for param in (first, second, third):
         param.grad = torch.ones(2, 2)
@@ -36,7 +42,7 @@ def test_a_group_without_a_rate_has_the_default() -> None:
 @implementation
 def test_weight_decay_is_that_of_the_group(foreach: bool) -> None:
     decayed, plain = Parameter(torch.ones(2, 2)), Parameter(torch.ones(2, 2))
-    groups = [{"params": [decayed], "weight_decay": 0.5}, {"params": [plain]}]
+    groups: list[dict[str, Any]] = [{"params": [decayed], "weight_decay": 0.5}, {"params": [plain]}]
     optimizer = DropMuon(groups, lr=0.5, foreach=foreach)
     for param in (decayed, plain):
         param.grad = torch.zeros(2, 2)
@@ -47,7 +53,7 @@ def test_weight_decay_is_that_of_the_group(foreach: bool) -> None:
 
 def test_every_setting_of_a_group_is_its_own() -> None:
     params = [Parameter(torch.zeros(2)) for _ in range(5)]
-    own = [
+    own: list[dict[str, Any]] = [
         {},
         {"momentum": 0.0},
         {"maximize": True},

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.optim.optimizer import (
+    Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
@@ -78,10 +79,11 @@ def test_a_pre_hook_can_give_the_step_its_closure() -> None:
 def test_state_dict_hooks_run_around_it() -> None:
     optimizer = DropMuon(problem()[0], lr=0.05)
 
-    def before(opt: DropMuon) -> None:
+    def before(opt: Optimizer) -> None:
         opt.param_groups[0]["lr"] = 0.7
 
-    def after(opt: DropMuon, state: dict[str, Any]) -> dict[str, Any]:
+    def after(opt: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        assert isinstance(opt, DropMuon)
         return {**state, "note": opt.layers}
 
     optimizer.register_state_dict_pre_hook(before)
@@ -139,7 +141,12 @@ def test_a_load_post_hook_finds_the_whole_state_loaded() -> None:
     descend(optimizer, loss, 4)
     fresh = DropMuon(problem()[0], lr=0.05, sampler=samplers.Serial(), seed=2)
     seen = []
-    fresh.register_load_state_dict_post_hook(lambda opt: seen.append((opt.active, opt.draws.seed)))
+
+    def note(opt: Optimizer) -> None:
+        assert isinstance(opt, DropMuon)
+        seen.append((opt.active, opt.draws.seed))
+
+    fresh.register_load_state_dict_post_hook(note)
     fresh.load_state_dict(optimizer.state_dict())
     assert seen == [(optimizer.active, 1)]
 
@@ -151,7 +158,8 @@ def test_a_load_pre_hook_can_make_a_state_fit() -> None:
     renamed, _ = problem()
     fresh = DropMuon([("new.weight", renamed[0]), ("new2.bias", renamed[1])], lr=0.05)
 
-    def rename(opt: DropMuon, state: dict[str, Any]) -> dict[str, Any]:
+    def rename(opt: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        assert isinstance(opt, DropMuon)
         return {**state, "dropmuon": {**state["dropmuon"], "layers": list(opt.layers)}}
 
     fresh.register_load_state_dict_pre_hook(rename)

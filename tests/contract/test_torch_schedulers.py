@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import lr_scheduler, swa_utils
 
@@ -86,7 +86,11 @@ def test_averaged_models_average_what_was_trained() -> None:
     scheduler = swa_utils.SWALR(optimizer, swa_lr=0.02, anneal_epochs=3)
     seen = []
     for x in data:
-        descend(optimizer, lambda x=x: model(x).square().sum(), 1, [scheduler])
+
+        def loss(x: Tensor = x) -> Tensor:
+            return model(x).square().sum()
+
+        descend(optimizer, loss, 1, [scheduler])
         averaged.update_parameters(model)
         seen.append(snapshot(model.parameters()))
     means = [torch.stack(values).mean(0) for values in zip(*seen, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -40,8 +41,8 @@ def test_a_model_in_ddp_has_clean_names_and_trains():
 
 def test_compiled_models_have_clean_names():
     model, make_batch, _ = PROBLEMS["residual"]()
-    whole = torch.compile(copy.deepcopy(model), backend="eager")
-    inside = copy.deepcopy(model)
+    whole: Any = torch.compile(copy.deepcopy(model), backend="eager")
+    inside: Any = copy.deepcopy(model)
     for n, block in enumerate(inside.blocks):
         inside.blocks[n] = torch.compile(block, backend="eager")
     assert any("_orig_mod" in name for name, _ in whole.named_parameters())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dropmuon import DropMuon, layer_groups
 from tests.model.layer_members import names
@@ -99,6 +99,8 @@ def test_the_example_run_leaves_generators_modes_and_statistics_as_they_were():
 
 def test_the_example_run_puts_back_buffers_that_are_written_in_evaluation_too():
     class Counting(nn.Linear):
+        calls: Tensor
+
         def __init__(self):
             super().__init__(2, 2)
             self.register_buffer("calls", torch.zeros(()))

@@ -105,7 +105,7 @@ def test_a_false_flag_keeps_momentum_and_a_true_one_changes_nothing(
 ) -> None:
     old, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
     plain, flagged = clones(old), clones(old)
-    rule = {"momentum": momentum, "nesterov": nesterov}
+    rule: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov}
     expected = update_momentum(plain, gradients, **rule)
     along = update_momentum(flagged, spoiled(gradients, flags), finite=flags_of(flags, old), **rule)
     for i, ok in enumerate(flags[: len(old)]):
@@ -160,7 +160,7 @@ def test_a_true_flag_moves_a_parameter_as_no_flag_does_bit_for_bit(
     shapes: list, dtype: torch.dtype, seed: int, lengths: Any, decay: float, flags: list[bool]
 ) -> None:
     old, directions = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
-    rule = {
+    rule: dict[str, Any] = {
         "lengths": lengths if isinstance(lengths, float) else lengths[: len(old)],
         "decay": decay,
     }
@@ -174,7 +174,7 @@ def test_a_true_flag_moves_a_parameter_as_no_flag_does_bit_for_bit(
 # AdamW
 
 
-def adam_state(like: list[Tensor], steps: int, seed: int) -> dict[str, list[Tensor]]:
+def adam_state(like: list[Tensor], steps: int, seed: int) -> dict[str, Any]:
     shapes, dtype = [tuple(x.shape) for x in like], like[0].dtype
     count = torch.float64 if dtype == torch.float64 else torch.float32
     return {
@@ -186,7 +186,11 @@ def adam_state(like: list[Tensor], steps: int, seed: int) -> dict[str, list[Tens
     }
 
 
-ADAM = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "decay": 0.001}
+def copied(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: clones(value) for key, value in state.items()}
+
+
+ADAM: dict[str, Any] = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "decay": 0.001}
 
 
 @given(SHAPES, st.sampled_from([torch.float64, torch.float32]), SEEDS, st.integers(0, 50))
@@ -214,7 +218,7 @@ def test_a_false_flag_keeps_adamw_and_its_state_bit_for_bit(
 ) -> None:
     old, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
     before = adam_state(old, steps, seed + 2)
-    points, state = clones(old), {key: clones(value) for key, value in before.items()}
+    points, state = clones(old), copied(before)
     adamw(points, spoiled(gradients, flags), **state, **ADAM, finite=flags_of(flags, old))
     for i, ok in enumerate(flags[: len(old)]):
         assert ok or same_bits(points[i], old[i])
@@ -228,8 +232,8 @@ def test_a_true_flag_steps_adamw_as_no_flag_does_bit_for_bit(
 ) -> None:
     old, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
     before = adam_state(old, steps, seed + 2)
-    plain, plain_state = clones(old), {key: clones(value) for key, value in before.items()}
-    points, state = clones(old), {key: clones(value) for key, value in before.items()}
+    plain, plain_state = clones(old), copied(before)
+    points, state = clones(old), copied(before)
     adamw(plain, gradients, **plain_state, **ADAM)
     adamw(points, spoiled(gradients, flags), **state, **ADAM, finite=flags_of(flags, old))
     for i, ok in enumerate(flags[: len(old)]):
