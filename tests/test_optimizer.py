@@ -93,7 +93,7 @@ def test_an_old_optimizer_that_goes_leaves_the_flags_of_a_newer_one() -> None:
     assert not model[0].weight.requires_grad
 
 
-def test_a_value_deep_in_a_frozen_prefix_can_be_looked_at() -> None:
+def test_a_value_deep_in_a_frozen_prefix_can_be_read() -> None:
     model = chain(depth=400, width=2)
 
     class Cached(nn.Module):

@@ -281,7 +281,7 @@ def test_the_adamw_rule_is_torch_adamw(name: str, weight_decay: float, maximize:
 
 
 def test_the_adamw_rule_of_a_layer_counts_the_steps_of_that_layer_only() -> None:
-    """A layer that sleeps keeps its state bit for bit, bias correction included: it moves as if
+    """An inactive layer keeps its state bit for bit, bias correction included: it moves as if
     torch's AdamW had been stepped on its own gradients alone."""
     model, make_batch, loss = residual()
     other = copy.deepcopy(model)

@@ -79,7 +79,7 @@ def test_activations_of_a_transformer_below_the_cutoff_have_no_history():
 
 @contextmanager
 def saved_bytes(model):
-    """Bytes of the distinct tensors that the graph saves, beside parameters and buffers."""
+    """Count the bytes that the graph saves in tensors that are no parameters or buffers."""
     own = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
     found = {}
 
@@ -96,7 +96,7 @@ def saved_bytes(model):
 
 
 class Detaching(nn.Sequential):
-    """A sequence in which a hand placed a detach before one item, and no_grad below it."""
+    """A sequence with a detach before one item, placed by hand, and no_grad below it."""
 
     cutoff = 0
 

@@ -95,7 +95,7 @@ def test_a_parameter_that_was_frozen_from_the_start_may_be_unfrozen_directly():
 
 
 def test_toggling_a_whole_model_off_and_on_again_changes_nothing_that_is_trained():
-    """As adversarial training does with the network that rests."""
+    """As adversarial training does with the network that is not trained."""
     runs = []
     for toggles in (False, True):
         model, make_batch, loss = PROBLEMS["mlp"]()
@@ -113,7 +113,7 @@ def test_toggling_a_whole_model_off_and_on_again_changes_nothing_that_is_trained
 # full()
 
 
-def test_full_shows_everything_inside_nests_and_puts_back():
+def test_full_makes_everything_trainable_nests_and_restores():
     model, make_batch, loss, optimizer = started("mlp", (2,))
     outside = flags(model)
     assert outside == {name: name.startswith("4") for name in outside}
@@ -127,7 +127,7 @@ def test_full_shows_everything_inside_nests_and_puts_back():
     assert optimizer.active == (2,)
 
 
-def test_full_puts_back_when_its_body_raises():
+def test_full_restores_when_its_body_raises():
     model, make_batch, loss, optimizer = started("mlp", (2,))
     outside = flags(model)
 

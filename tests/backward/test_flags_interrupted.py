@@ -34,7 +34,7 @@ def failing_backward(model, make_batch, loss):
 
 @pytest.mark.parametrize("fail", [failing_forward, failing_backward])
 @pytest.mark.parametrize("when", [0, 1, 4])
-def test_after_a_failed_pass_training_goes_on_as_if_it_had_not_been(fail, when):
+def test_after_a_failed_pass_training_continues_as_if_it_had_not_been(fail, when):
     runs = []
     for fails in (False, True):
         model, make_batch, loss = PROBLEMS["mlp"]()
@@ -49,7 +49,7 @@ def test_after_a_failed_pass_training_goes_on_as_if_it_had_not_been(fail, when):
 
 
 @pytest.mark.parametrize("when", [0, 3])
-def test_a_step_that_raises_moves_nothing_and_training_goes_on(when):
+def test_a_step_that_raises_moves_nothing_and_training_continues(when):
     model, make_batch, loss = PROBLEMS["mlp"]()
     optimizer = DropMuon(model, lr=0.01, sampler=samplers.Serial(), error_if_nonfinite=True)
     for step in range(when):
@@ -111,13 +111,13 @@ def saved_beside(model, optimizer):
     return model, optimizer
 
 
-def looked_at(model, optimizer):
+def printed(model, optimizer):
     assert str(optimizer)
     assert repr(optimizer)
     return model, optimizer
 
 
-BETWEEN = [evaluated, deep_copied, pickled, saved_beside, looked_at]
+BETWEEN = [evaluated, deep_copied, pickled, saved_beside, printed]
 
 
 @pytest.mark.parametrize("between", BETWEEN)

@@ -84,7 +84,7 @@ def test_operations_of_batch_norm_are_all_that_is_repeated_below_the_cutoff():
 
 
 def new_tensor_bytes(known):
-    """Bytes of the storages that came into being since `known` and are still alive.
+    """Return the bytes of storages that are alive and not in `known`, and all that are known now.
 
     Losses and states of generators are left out: they are few, and the same for any model.
     """

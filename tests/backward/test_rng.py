@@ -8,7 +8,7 @@ from tests.backward.replay_models import problem
 from tests.backward.replay_runs import started
 
 
-def test_generators_go_on_as_after_one_pass():
+def test_generators_end_as_after_one_pass():
     """Updates on one batch draw the same numbers, and the next batch draws new ones."""
     torch.manual_seed(0)
     model, make_batch = problem("cnn")()

@@ -41,7 +41,7 @@ def test_equal_runs_have_equal_states(given: OptimizerInput) -> None:
 
 
 @configurations
-def test_a_state_loaded_into_a_fresh_optimizer_goes_on_alike(given: OptimizerInput) -> None:
+def test_a_state_loaded_into_a_fresh_optimizer_continues_alike(given: OptimizerInput) -> None:
     params, loss = problem()
     optimizer = build(params, given)
     descend(optimizer, loss, 7)

@@ -47,7 +47,7 @@ def test_clipping_sees_the_active_gradients_only():
     take(optimizer, model, make_batch(2), loss)
 
 
-def test_a_grad_scaler_scales_skips_and_goes_on():
+def test_a_grad_scaler_scales_skips_and_continues():
     model, make_batch, loss = PROBLEMS["mlp"](dtype=torch.float32)
     optimizer = DropMuon(model, lr=0.01, sampler=samplers.Serial())
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)

@@ -221,7 +221,7 @@ def test_parameters_of_a_container_are_a_layer_named_after_it():
 # Parameters that no forward reaches
 
 
-class Lazybones(nn.Module):
+class PartlyUsed(nn.Module):
     """Three modules of which the forward uses the outer two."""
 
     def __init__(self):
@@ -235,7 +235,7 @@ class Lazybones(nn.Module):
 
 
 def test_what_an_example_does_not_reach_is_put_into_the_first_layer_with_a_warning():
-    model = Lazybones()
+    model = PartlyUsed()
     with pytest.warns(UserWarning, match=r"does not reach 'spare.weight', 'spare.bias'"):
         found = members(model, example=torch.ones(1, 3))
     assert list(found) == ["stem", "head"]
@@ -260,7 +260,7 @@ def test_an_example_that_reaches_nothing_is_refused():
 
 def test_without_an_example_the_first_full_step_finds_what_no_gradient_reaches():
     torch.manual_seed(0)
-    model = Lazybones()
+    model = PartlyUsed()
     optimizer = DropMuon(model, lr=0.01, sampler=samplers.Serial())
     x = torch.randn(8, 3)
     loss = model(x).square().mean()
@@ -279,7 +279,7 @@ def test_without_an_example_the_first_full_step_finds_what_no_gradient_reaches()
 
 
 def test_with_an_example_every_draw_reaches_the_loss():
-    model = Lazybones()
+    model = PartlyUsed()
     with pytest.warns(UserWarning, match="does not reach"):
         optimizer = DropMuon(model, sampler=samplers.Serial(), example=torch.ones(1, 3))
     train(optimizer, lambda: model(torch.ones(2, 3)).square().sum(), 30)

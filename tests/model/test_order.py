@@ -75,10 +75,10 @@ class Noisy(nn.Module):
         self.norm = nn.BatchNorm1d(3)
         self.mean = nn.BatchNorm1d(3, momentum=None)
         self.drop = nn.Dropout(0.5)
-        self.asleep = nn.BatchNorm1d(3).eval()
+        self.evaluated = nn.BatchNorm1d(3).eval()
 
     def forward(self, x):
-        x = self.asleep(self.drop(self.mean(self.norm(self.stem(x)))))
+        x = self.evaluated(self.drop(self.mean(self.norm(self.stem(x)))))
         return x + torch.rand(())
 
 
@@ -86,7 +86,7 @@ def test_the_example_run_leaves_generators_modes_and_statistics_as_they_were():
     model = Noisy()
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     modes = {name: module.training for name, module in model.named_modules()}
-    assert modes["asleep"] is False
+    assert modes["evaluated"] is False
     state = torch.get_rng_state()
     DropMuon(model, example=torch.randn(8, 3, generator=torch.Generator().manual_seed(0)))
     assert torch.equal(torch.get_rng_state(), state)
@@ -97,7 +97,7 @@ def test_the_example_run_leaves_generators_modes_and_statistics_as_they_were():
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
 
 
-def test_the_example_run_puts_back_buffers_that_are_written_in_evaluation_too():
+def test_the_example_run_restores_buffers_that_are_written_in_evaluation_too():
     class Counting(nn.Linear):
         calls: Tensor
 

@@ -1,52 +1,21 @@
-"""A NaN or infinite gradient holds its layer still, bit for bit, and nothing waits for a device."""
+"""A NaN or infinite gradient holds its layer still, bit for bit, and a huge one moves it."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from dropmuon import DropMuon, norms, rules, samplers
+import dropmuon.optimizer
+from dropmuon import DropMuon, rules, samplers
 from dropmuon.model.policies import PolicyName
-from dropmuon.model.roster import Member
-from dropmuon.step.moves import new_state, screen, take_step
-from tests.models import gradient
-
-BAD = [math.nan, math.inf, -math.inf]
-POLICIES = ["spectral", "muon", "scion", "euclidean", "sign"]
-NORMS = [
-    norms.Spectral(),
-    norms.Spectral("svd"),
-    norms.Spectral("cubic"),
-    norms.Spectral("polar-express"),
-    norms.Spectral(scale="rms"),
-    norms.Euclidean(),
-    norms.Sign(),
-    norms.ColumnWise(),
-    norms.RowWise(),
-    norms.AdamW(),
-]
-RULES = [rules.Constant(), rules.Sharp(), rules.Generalized(1.0, 0.5)]
-
-
-def make_model() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3))
-
-
-def set_gradients(model: nn.Module, step: int) -> None:
-    generator = torch.Generator().manual_seed(step)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter)
+from dropmuon.step.moves import screen
+from tests.models import batches, gradient, layers_of, mlp, train
+from tests.step.small_steps import BAD, POLICIES, all_equal, make_model, same_bits, set_gradients
 
 
 def everything(model: nn.Sequential, optimizer: DropMuon, layer: int) -> list[Tensor]:
@@ -57,10 +26,6 @@ def everything(model: nn.Sequential, optimizer: DropMuon, layer: int) -> list[Te
         state = optimizer.state.get(parameter, {})
         found += [value for value in state.values() if isinstance(value, Tensor)]
     return [tensor.clone() for tensor in found]
-
-
-def same_bits(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
-    return len(ours) == len(theirs) and all(map(torch.equal, ours, theirs))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -86,11 +51,11 @@ def test_a_bad_entry_holds_its_layer_and_no_other(value: float, policy: PolicyNa
         list(model[layer].parameters())[-1].grad.view(-1)[-1] = value
         optimizer.step()
         unharmed.step()
-        assert same_bits(everything(model, optimizer, layer), before)
+        assert all_equal(everything(model, optimizer, layer), before)
         for other in {0, 1, 2, 3} - {layer}:
             moved = everything(clean, unharmed, other)
-            assert same_bits(everything(model, optimizer, other), moved)
-        assert not same_bits(everything(clean, unharmed, layer), before)
+            assert all_equal(everything(model, optimizer, other), moved)
+        assert not all_equal(everything(clean, unharmed, layer), before)
         assert optimizer.skipped == {str(layer): 1}
         assert optimizer.state_dict()["dropmuon"]["skipped"] == {str(layer): 1}
         assert unharmed.skipped == {}
@@ -110,11 +75,11 @@ def test_a_layer_that_was_held_moves_on_as_if_the_step_had_not_been() -> None:
         optimizer.step()
         unharmed.step()
     for layer in range(4):
-        assert same_bits(everything(model, optimizer, layer), everything(clean, unharmed, layer))
+        assert all_equal(everything(model, optimizer, layer), everything(clean, unharmed, layer))
     assert optimizer.skipped == {"1": 2}
 
 
-def test_only_active_layers_are_looked_at() -> None:
+def test_only_active_layers_are_screened() -> None:
     model = make_model()
     optimizer = DropMuon(model, lr=0.1, sampler=samplers.Serial(), truncate=False, seed=1)
     set_gradients(model, 0)
@@ -152,7 +117,7 @@ def test_a_layer_with_a_bad_first_gradient_starts_at_its_next_finite_one(value: 
         set_gradients(model, step)
         model[1].bias.grad[2] = value
         optimizer.step()
-        assert same_bits([p.detach() for p in model[1].parameters()], start)
+        assert all_equal([p.detach() for p in model[1].parameters()], start)
     set_gradients(model, 2)
     optimizer.step()
     for parameter in model[1].parameters():
@@ -160,7 +125,7 @@ def test_a_layer_with_a_bad_first_gradient_starts_at_its_next_finite_one(value: 
     fresh = DropMuon(late, lr=0.1, sampler="full")
     set_gradients(late, 2)
     fresh.step()
-    assert same_bits(everything(model, optimizer, 1), everything(late, fresh, 1))
+    assert all_equal(everything(model, optimizer, 1), everything(late, fresh, 1))
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -235,171 +200,95 @@ def test_huge_gradients_that_turn_around_leave_the_momentum_finite(
         assert torch.isfinite(state["momentum_buffer"]).all()
 
 
-# On a device: flags instead of waiting
+# The screen of a whole step
 
 
-class NoWaiting(TorchDispatchMode):
-    """Refuses every operator that hands a value of a tensor to the host."""
-
-    WAITING = frozenset(
-        {"_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "item"}
-        | {"_assert_async", "unique", "_unique2", "allclose"}
-    )
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        assert name not in self.WAITING, f"{name} waits for the device"
-        return func(*args, **(kwargs or {}))
-
-
-GROUP = {
-    "lr": 0.1,
-    "momentum": 0.9,
-    "nesterov": True,
-    "weight_decay": 0.1,
-    "maximize": False,
-    "momentum_start": "gradient",
-    "foreach": True,
+CASES: dict[str, dict[str, Any]] = {
+    "spectral": {},
+    "nesterov and decay": {"nesterov": True, "weight_decay": 0.1},
+    "sharp": {"step_rule": rules.Sharp()},
+    "generalized": {"step_rule": rules.Generalized(1.0, [1.0, 2.0, 3.0])},
+    "one by one": {"foreach": False},
+    "ascent": {"maximize": True},
+    "adamw": {"policy": lambda member: "adamw", "weight_decay": 0.1},
+    "muon": {"policy": "muon"},
 }
 
 
-class Case(NamedTuple):
-    """Members in mid-training, with their group and state."""
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("layer", [0, 2])
+def test_screening_on_the_device_is_screening_on_the_host(
+    monkeypatch: pytest.MonkeyPatch, case: str, bad: float, layer: int
+) -> None:
+    start, make_batch, loss = mlp()
+    data = batches(make_batch, 4)
+    outcomes = []
+    for on_host in (True, False):
+        model = copy.deepcopy(start)
+        optimizer = DropMuon(model, lr=0.05, momentum=0.6, sampler="full", **CASES[case])
+        train(model, optimizer, loss, data[:1])  # a first step is screened on the host
 
-    members: list[Member]
-    groups: list[dict[str, Any]]
-    state: dict[Tensor, dict[str, Any]]
+        def forced(moves: Any, *, on_host: bool, choice: bool = on_host) -> Any:
+            return screen(moves, on_host=choice)
 
-    def step(self, rule: rules.StepRule, *, on_host: bool | None) -> dict[int, Tensor]:
-        """One update, screened; without screening for None. The layers that were hit."""
-        kept, finite, hit = self.members, None, {}
-        if on_host is not None:
-            kept, finite, hit = screen(self.members, on_host=on_host)
-            assert (finite is None) == on_host
-            assert on_host or kept == self.members
-        take_step(kept, self.groups, self.state, rule, (0, 1), finite)
-        return hit
-
-    def tensors(self, layer: int | None = None) -> Iterator[Tensor]:
-        for member in self.members:
-            if layer in (None, member.layer):
-                yield member.parameter
-                state = self.state[member.parameter]
-                yield from (value for value in state.values() if isinstance(value, Tensor))
-
-
-def make_case(norm: Any, device: str = "cpu", seed: int = 0, **group: Any) -> Case:
-    """Two layers in mid-training, of a matrix and a vector each."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).to(device)
-
-    members, state = [], {}
-    for number, shape in enumerate([(4, 3), (3,), (4, 3), (5,)]):
-        member = Member(str(number), random(*shape), layer=number // 2, num_layers=2)
-        member.norm, member.reason, member.group = norm, "a test", 0
-        member.parameter.grad = random(*shape)
-        own = {**new_state(member), "updates": 1}
-        for key in {"momentum_buffer", "exp_avg", "exp_avg_sq"} & set(own):
-            own[key] = random(*shape).abs()
-        state[member.parameter] = own
-        members.append(member)
-    return Case(members, [{**GROUP, **group}], state)
+        with monkeypatch.context() as patch:
+            patch.setattr(dropmuon.optimizer, "screen", forced)
+            for k in (1, 2, 3):
+                loss(model, data[k]).backward()
+                if k == 2:
+                    layers_of(model)[layer][0].grad.view(-1)[1] = bad
+                    before = _snapshot(optimizer, model)
+                optimizer.step()
+                optimizer.zero_grad()
+                if k == 2:
+                    _check_held(before, _snapshot(optimizer, model), layer)
+        assert optimizer.skipped == {optimizer.layers[layer]: 1}
+        outcomes.append(_snapshot(optimizer, model))
+    for one, other in zip(*outcomes, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-14, atol=1e-16)
 
 
-def test_the_guard_against_waiting_sees_every_way_to_wait() -> None:
-    flag = torch.ones(3)
-    ways = [
-        lambda: flag.sum().item(),
-        lambda: bool(flag.sum() > 0),
-        lambda: float(flag[0]),
-        lambda: torch.equal(flag, flag),
-        lambda: torch.where(flag > 0),
+def _snapshot(optimizer: DropMuon, model: torch.nn.Module) -> list[list[Tensor]]:
+    """Parameters and all tensors of their states, by layer."""
+    return [
+        [
+            x.detach().clone()
+            for p in layer
+            for x in (p, *(v for v in optimizer.state[p].values() if isinstance(v, Tensor)))
+        ]
+        for layer in layers_of(model)
     ]
-    for way in ways:
-        with pytest.raises(AssertionError, match="waits"), NoWaiting():
-            way()
 
 
-@pytest.mark.parametrize("nesterov", [True, False])
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-@pytest.mark.parametrize("norm", NORMS, ids=str)
-def test_no_norm_and_no_rule_waits_for_the_device(norm: Any, rule: Any, nesterov: bool) -> None:
-    case = make_case(norm, nesterov=nesterov)
-    case.members[0].parameter.grad[0, 0] = math.nan
-    with NoWaiting():
-        hit = case.step(rule, on_host=False)
-    assert {layer: int(count) for layer, count in hit.items()} == {0: 1, 1: 0}
+def _check_held(before: list[list[Tensor]], after: list[list[Tensor]], layer: int) -> None:
+    for i, (old, new) in enumerate(zip(before, after, strict=True)):
+        same = [same_bits(a, b) for a, b in zip(old, new, strict=True)]
+        assert all(same) if i == layer else not any(same)
 
 
-@pytest.mark.parametrize("foreach", [True, False])
-@pytest.mark.parametrize("norm", NORMS, ids=str)
-def test_a_step_runs_on_a_device_without_values(norm: Any, foreach: bool) -> None:
-    hit = make_case(norm, "meta", foreach=foreach).step(rules.Constant(), on_host=False)
-    assert all(count.device.type == "meta" for count in hit.values())
+def test_a_first_gradient_that_is_not_finite_leaves_its_layer_to_start_later() -> None:
+    model, make_batch, loss = mlp()
+    optimizer = DropMuon(model, sampler="full")
+    start = layers_of(model)[1][0].detach().clone()
+    loss(model, make_batch(0)).backward()
+    layers_of(model)[1][1].grad[0] = float("nan")
+    optimizer.step()
+    optimizer.zero_grad()
+    assert torch.equal(layers_of(model)[1][0].detach(), start)
+    loss(model, make_batch(1)).backward()
+    gradient = layers_of(model)[1][0].grad.clone()
+    optimizer.step()
+    momentum = optimizer.state[layers_of(model)[1][0]]["momentum_buffer"]
+    assert torch.equal(momentum, gradient)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_after_the_first_one_a_whole_step_never_waits_for_its_device(policy: PolicyName) -> None:
-    model = make_model().to("meta")
-    optimizer = DropMuon(model, lr=0.1, policy=policy, weight_decay=0.1)
-    for member in optimizer.roster.members():
-        optimizer.state[member.parameter].update(new_state(member), updates=1)
-    for _ in range(4):
-        active = optimizer.active
-        model(torch.ones(2, 4, device="meta")).sum().backward()
+def test_an_error_on_not_finite_moves_nothing() -> None:
+    model, make_batch, loss = mlp()
+    optimizer = DropMuon(model, sampler="full", error_if_nonfinite=True)
+    before = [p.detach().clone() for p in model.parameters()]
+    loss(model, make_batch(0)).backward()
+    layers_of(model)[2][0].grad[0, 0] = float("inf")
+    with pytest.raises(RuntimeError, match="gradient of '4' is not finite; nothing moved"):
         optimizer.step()
-        optimizer.zero_grad()
-    assert active != (0, 1, 2, 3)
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-@pytest.mark.parametrize("norm", NORMS, ids=str)
-@given(value=st.sampled_from(BAD), number=st.integers(0, 3), seed=st.integers(0, 9))
-@settings(derandomize=True, deadline=None, max_examples=8)
-def test_flags_hold_a_layer_as_dropping_it_does(
-    norm: Any, rule: Any, value: float, number: int, seed: int
-) -> None:
-    flagged, dropped = make_case(norm, seed=seed), make_case(norm, seed=seed)
-    for case in (flagged, dropped):
-        case.members[number].parameter.grad.view(-1)[-1] = value
-    before = [tensor.clone() for tensor in flagged.tensors()]
-    for case, on_host in ((flagged, False), (dropped, True)):
-        hit = case.step(rule, on_host=on_host)
-        assert {layer for layer, count in hit.items() if count} == {number // 2}
-    for ours, theirs in zip(flagged.tensors(), dropped.tensors(), strict=True):
-        torch.testing.assert_close(ours, theirs)
-    held = list(flagged.tensors(number // 2))
-    for tensor in held:
-        assert any(torch.equal(tensor, old) for old in before)
-    assert same_bits(held, list(dropped.tensors(number // 2)))
-
-
-def test_flags_move_finite_layers_as_they_would_without() -> None:
-    for norm in NORMS:
-        flagged, plain = make_case(norm), make_case(norm)
-        hit = flagged.step(rules.Constant(), on_host=False)
-        plain.step(rules.Constant(), on_host=None)
-        assert not any(hit.values())
-        for ours, theirs in zip(flagged.tensors(), plain.tensors(), strict=True):
-            torch.testing.assert_close(ours, theirs)
-
-
-@given(
-    entries=st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=12),
-    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]),
-)
-@settings(derandomize=True, deadline=None)
-def test_a_layer_is_hit_exactly_if_an_entry_is_not_finite(
-    entries: list[float], dtype: torch.dtype
-) -> None:
-    member = Member("w", torch.zeros(len(entries), dtype=dtype))
-    member.parameter.grad = torch.tensor(entries).to(dtype)
-    is_finite = bool(torch.isfinite(member.parameter.grad).all())
-    kept, _, hit = screen([member], on_host=True)
-    assert (len(kept), len(hit)) == ((1, 0) if is_finite else (0, 1))
-    _, finite, hit = screen([member], on_host=False)
-    assert finite is not None
-    assert bool(finite[0]) == is_finite
-    assert int(hit[0]) == (not is_finite)
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))

@@ -313,13 +313,13 @@ def test_constants_for_another_number_of_layers_are_refused(argument: str, value
         DropMuon(mlp()[0], step_rule=MAKERS[argument](values))
 
 
-@pytest.mark.parametrize("answer", [-1.0, NAN, INF])
+@pytest.mark.parametrize("returned", [-1.0, NAN, INF])
 @pytest.mark.parametrize("argument", MAKERS)
-def test_a_callable_that_answers_nonsense_is_refused_when_asked(
-    argument: str, answer: float
+def test_a_callable_that_returns_nonsense_is_refused_when_called(
+    argument: str, returned: float
 ) -> None:
     model, make_batch, loss = mlp()
-    optimizer = DropMuon(model, step_rule=MAKERS[argument](lambda i, active: answer))
+    optimizer = DropMuon(model, step_rule=MAKERS[argument](lambda i, active: returned))
     with pytest.raises(ValueError, match=rf"^{argument} must be finite"):
         train(model, optimizer, loss, batches(make_batch, 1))
 

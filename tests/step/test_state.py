@@ -47,7 +47,7 @@ def as_version_1(state: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore:no gradient reached")
 @pytest.mark.parametrize("full_start", [True, False])
 @pytest.mark.parametrize("steps", [0, 1, 5])
-def test_a_state_of_version_1_goes_on_as_one_of_today(steps: int, full_start: bool) -> None:
+def test_a_state_of_version_1_continues_as_one_of_today(steps: int, full_start: bool) -> None:
     settings: dict[str, Any] = {
         "lr": 0.1,
         "sampler": samplers.Partition([(0,), (1, 3), (2,)]),
