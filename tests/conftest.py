@@ -16,5 +16,5 @@ DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available() + ["mps"] * torch.mps.i
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
-    """Each device of this machine in turn."""
+    """Return each available device, one after the other."""
     return request.param

@@ -114,19 +114,25 @@ def gradient_of(
     layers = layers_of(private)
     flat = [p for layer in layers for p in layer]
 
-    def gradient(X: list[list[Tensor]], k: int) -> list[list[Tensor]]:
+    def at(X: list[list[Tensor]], k: int) -> list[list[Tensor]]:
         for p, x in zip(flat, (x for layer in X for x in layer), strict=True):
             p.data.copy_(x)
         found = iter(torch.autograd.grad(loss(private, data[k]), flat))
         return [[next(found) for _ in layer] for layer in layers]
 
-    return gradient
+    return at
+
+
+def gradient(parameter: Tensor) -> Tensor:
+    """Return the gradient of a parameter that has one."""
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 def train(
     model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, data: Sequence[Batch]
 ) -> list[tuple[int, ...]]:
-    """The usual loop; answers the active set of each step, as the optimizer said beforehand."""
+    """Run the usual loop; return the active set of each step, as the optimizer announced it."""
     active = []
     for batch in data:
         active.append(getattr(optimizer, "active", ()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tests.models import (
     PROBLEMS,
     batches,
     cnn,
+    gradient,
     gradient_of,
     layers_of,
     mlp,
@@ -51,8 +53,8 @@ def by_hand(
         loss(model, make_batch(k)).backward()
         with torch.no_grad():
             for name, p in model.named_parameters():
-                old = kept.get(name, p.grad)
-                kept[name] = momentum * old + (1 - momentum) * p.grad
+                old = kept.get(name, gradient(p))
+                kept[name] = momentum * old + (1 - momentum) * gradient(p)
                 p.sub_(step(name, kept[name]))
 
 
@@ -211,7 +213,7 @@ def test_gluon_steps_by_the_polar_factor_and_by_unit_vectors(name: str) -> None:
 
 @pytest.mark.parametrize("probabilities", [samplers.uniform, [0.5, 0.3, 0.2]], ids=str)
 def test_rpt_is_algorithm_2_with_euclidean_norms_and_a_random_cutoff(
-    probabilities: object,
+    probabilities: Any,
 ) -> None:
     start, make_batch, loss = mlp()
     model = copy.deepcopy(start)
@@ -233,7 +235,7 @@ def test_rpt_is_algorithm_2_with_euclidean_norms_and_a_random_cutoff(
 
 @pytest.mark.parametrize("probabilities", [samplers.linear, [0.5, 0.3, 0.2]], ids=str)
 def test_block_coordinate_descent_is_algorithm_3_with_one_random_layer(
-    probabilities: object,
+    probabilities: Any,
 ) -> None:
     start, make_batch, loss = mlp()
     model = copy.deepcopy(start)
@@ -270,8 +272,8 @@ def test_the_adamw_rule_is_torch_adamw(name: str, weight_decay: float, maximize:
     model, make_batch, loss = PROBLEMS[name]()
     other = copy.deepcopy(model)
     data = batches(make_batch, 50)
-    settings = {"weight_decay": weight_decay, "maximize": maximize}
-    ours = DropMuon(model, sampler="full", policy=lambda site: "adamw", adamw_lr=3e-3, **settings)
+    settings: dict[str, Any] = {"weight_decay": weight_decay, "maximize": maximize}
+    ours = DropMuon(model, sampler="full", policy=lambda member: "adamw", adamw_lr=3e-3, **settings)
     theirs = torch.optim.AdamW(other.parameters(), lr=3e-3, betas=(0.9, 0.95), eps=1e-8, **settings)
     train(model, ours, loss, data)
     train(other, theirs, loss, data)
@@ -279,12 +281,12 @@ def test_the_adamw_rule_is_torch_adamw(name: str, weight_decay: float, maximize:
 
 
 def test_the_adamw_rule_of_a_layer_counts_the_steps_of_that_layer_only() -> None:
-    """A layer that sleeps keeps its state to the bit, bias correction included: it moves as if
+    """An inactive layer keeps its state bit for bit, bias correction included: it moves as if
     torch's AdamW had been stepped on its own gradients alone."""
     model, make_batch, loss = residual()
     other = copy.deepcopy(model)
     ours = DropMuon(
-        model, sampler="uniform", policy=lambda site: "adamw", adamw_lr=3e-3, weight_decay=0.1
+        model, sampler="uniform", policy=lambda member: "adamw", adamw_lr=3e-3, weight_decay=0.1
     )
     theirs = [
         torch.optim.AdamW(layer, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ MODELS: dict[str, Callable[[], Problem]] = {
 
 NORMS = ["spectral", "spectral-rms", "euclidean", "sign", "column-wise", "row-wise"]
 
-SAMPLERS: dict[str, Callable[[int], str | samplers.Sampler]] = {
+SAMPLERS: dict[str, Callable[[int], samplers.SamplerName | samplers.Sampler]] = {
     "full": lambda b: samplers.Full(),
     "uniform": lambda b: "uniform",
     "linear": lambda b: "linear",
@@ -128,7 +128,10 @@ def side_by_side(
     b = len(sizes)
 
     def value(parameters: dict[str, Tensor], batch: Batch) -> Tensor:
-        return loss(lambda *inputs: functional_call(private, parameters, inputs), batch)
+        def model(*inputs: Tensor) -> Tensor:
+            return functional_call(private, parameters, inputs)
+
+        return loss(cast(nn.Module, model), batch)
 
     gradients = vmap(grad(value), in_dims=(0, None))
 
@@ -241,7 +244,9 @@ def test_settings_that_only_change_the_cost_leave_algorithm_1_as_it_is(
 
 @pytest.mark.parametrize("truncate", [True, False])
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_inactive_layers_keep_parameters_and_momentum_to_the_bit(name: str, truncate: bool) -> None:
+def test_inactive_layers_keep_parameters_and_momentum_bit_for_bit(
+    name: str, truncate: bool
+) -> None:
     model, make_batch, loss = PROBLEMS[name]()
     optimizer = DropMuon(
         model, lr=0.1, momentum=0.5, weight_decay=0.1, sampler=samplers.Nice(2), truncate=truncate

@@ -9,6 +9,7 @@ import operator
 import sys
 import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from numbers import Real
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -27,10 +28,9 @@ def whole_number(
     name: str, value: object, *, least: int = 1, most: int | None = None, remedy: str = ""
 ) -> int:
     """Return `value` as an int from `least` to `most`, or refuse it with the argument's name."""
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
-        number = operator.index(value)
-        if least <= number and (most is None or number <= most):
-            return number
+    number = _index(value)
+    if number is not None and least <= number and (most is None or number <= most):
+        return number
     wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
     end = f"; {remedy}" if remedy else ""
     raise ValueError(f"{name} must be a whole number {wanted}, got {value!r}{end}")
@@ -38,8 +38,11 @@ def whole_number(
 
 def nonnegative_number(name: str, value: object) -> float:
     """Return `value` as a finite float of at least 0, or refuse it with the argument's name."""
-    if isinstance(value, Real) and math.isfinite(value) and float(value) >= 0:
-        return float(value)
+    if not isinstance(value, bool) and isinstance(value, Real):
+        with suppress(OverflowError):
+            number = float(value)
+            if math.isfinite(number) and number >= 0:
+                return number
     raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
 
 
@@ -77,8 +80,19 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+def _index(value: object) -> int | None:
+    """Return a value as an int if it is a whole number, and neither a truth value nor an array."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        return None
+    if "bool" in str(getattr(value, "dtype", "")):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
 def _is_inside(file: str) -> bool:
-    return file.startswith(str(_HERE)) or "torch" in Path(file).parts
-
-
-_HERE = Path(__file__).parent
+    """Return whether a file belongs to this package or to torch."""
+    homes = [Path(__file__).parent, *map(Path, getattr(sys.modules.get("torch"), "__path__", ()))]
+    return any(Path(file).is_relative_to(home) for home in homes)

@@ -8,7 +8,7 @@ __all__ = ["aligned", "duration", "short_count"]
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell, and a rule below the header."""
+    """Return a table with columns as wide as their widest cell, and a rule below the header."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     shown = [
@@ -19,9 +19,9 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def short_count(count: int) -> str:
-    """1234567 as 1.23M."""
+    """Return a count in three digits: 1234567 as 1.23M."""
     for size, unit in ((1_000_000_000, "B"), (1_000_000, "M"), (1_000, "k")):
-        if count >= size:
+        if count >= 0.9995 * size:
             return f"{count / size:.3g}{unit}"
     return str(count)
 

@@ -1,4 +1,4 @@
-"""Two processes: the same sets without talking, the same parameters after training and resuming."""
+"""Two processes: the same sets without communication, the same parameters, also after resuming."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, distributed, multiprocessing, nn
+from torch import Tensor, distributed, nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from dropmuon import DropMuon, samplers
@@ -53,7 +54,7 @@ def work(rank: int, folder: str) -> None:
 
 @pytest.mark.skipif(not distributed.is_gloo_available(), reason="torch was built without gloo")
 def test_two_ranks_draw_the_same_sets_and_stay_equal_also_after_resuming(tmp_path: Path) -> None:
-    multiprocessing.spawn(work, args=(str(tmp_path),), nprocs=RANKS)
+    spawn(work, args=(str(tmp_path),), nprocs=RANKS)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(RANKS))
     assert first["drawn"] == second["drawn"]
     assert len(set(first["drawn"])) > 3

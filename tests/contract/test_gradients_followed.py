@@ -43,8 +43,8 @@ def test_steps_without_a_gradient_change_nothing_and_warn_once(first: bool) -> N
 
 
 @pytest.mark.parametrize("sampler", ["full", "uniform"])
-def test_a_second_step_on_the_same_gradients_moves_again(sampler: str) -> None:
-    """As backward had written equal gradients a second time."""
+def test_a_second_step_on_the_same_gradients_moves_again(sampler: samplers.SamplerName) -> None:
+    """As if backward had written equal gradients a second time."""
     models = [make_model(), make_model()]
     optimizers = [
         DropMuon(model, lr=0.1, sampler=sampler, truncate=False, seed=2) for model in models
@@ -79,7 +79,7 @@ def test_old_gradients_of_inactive_layers_are_not_followed() -> None:
         assert moved == {optimizer.layers[layer]}
 
 
-def test_a_run_with_steps_that_had_no_gradient_resumes_as_it_went_on() -> None:
+def test_a_run_with_steps_that_had_no_gradient_resumes_as_if_uninterrupted() -> None:
     """Three steps without a gradient, save, load: equal to the run that was not interrupted."""
 
     def advance(model: torch.nn.Module, optimizer: DropMuon, steps: int) -> None:

@@ -99,7 +99,7 @@ class Moment:
 
 
 def assert_same(ours: Any, theirs: Any, where: str = "") -> None:
-    """Equal to the bit, through nested containers."""
+    """Equal bit for bit, through nested containers."""
     assert type(ours) is type(theirs), where
     if isinstance(ours, Tensor):
         assert ours.dtype == theirs.dtype, where

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -43,7 +44,12 @@ def test_it_moves_a_matrix_as_torch_does(
 ) -> None:
     start = gradients(SHAPES[shape], 1)[0]
     ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
-    settings = {"lr": 0.02, "momentum": 0.9, "nesterov": nesterov, "weight_decay": weight_decay}
+    settings: dict[str, Any] = {
+        "lr": 0.02,
+        "momentum": 0.9,
+        "nesterov": nesterov,
+        "weight_decay": weight_decay,
+    }
     norm = Spectral(NewtonSchulz(gram=False), scale=scale)
     group = {"params": [ours], "norm": norm}
     one = DropMuon([group], sampler="full", momentum_start="zero", **settings)
@@ -64,10 +70,15 @@ def test_it_trains_all_matrices_of_a_model_as_torch_does(nesterov: bool, scale: 
     for p in model.parameters():
         p.requires_grad_(p.ndim == 2)
     other = copy.deepcopy(model)
-    settings = {"lr": 0.01, "momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.1}
+    settings: dict[str, Any] = {
+        "lr": 0.01,
+        "momentum": 0.9,
+        "nesterov": nesterov,
+        "weight_decay": 0.1,
+    }
     norm = Spectral(NewtonSchulz(gram=False), scale=scale)
     ours = DropMuon(
-        model, sampler="full", policy=lambda site: norm, momentum_start="zero", **settings
+        model, sampler="full", policy=lambda member: norm, momentum_start="zero", **settings
     )
     matrices = [p for p in other.parameters() if p.requires_grad]
     theirs = torch.optim.Muon(matrices, adjust_lr_fn=ADJUST[scale], **settings)
@@ -135,7 +146,6 @@ def test_it_is_torch_muon_in_bfloat16_too() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
     )
     if run.returncode == -signal.SIGILL:
         pytest.skip("bfloat16 products are an illegal instruction on this CPU")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -34,8 +34,9 @@ class Model(nn.Module):
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a reader has when a page begins; everything else a page imports or makes itself."""
     monkeypatch.chdir(tmp_path)
-    assert plan.__kwdefaults__["budget"] == 60.0
-    monkeypatch.setitem(plan.__kwdefaults__, "budget", 2.0)  # seconds; the page says a minute
+    defaults = cast(dict[str, Any], plan.__kwdefaults__)
+    assert defaults["budget"] == 60.0
+    monkeypatch.setitem(defaults, "budget", 2.0)  # seconds; the page says a minute
     torch.manual_seed(0)
     data = [(torch.randn(16, 8), torch.randint(0, 4, (16,))) for _ in range(4)]
     x, y = data[0]

@@ -81,7 +81,7 @@ def test_all_names_are_accepted() -> None:
     [
         ("ful", {}, "did you mean 'full'"),
         ("drop-muon:unifrom", {}, "did you mean 'drop-muon:uniform'"),
-        ("drop-muon:nice-0", {}, "tau must be at least 1"),
+        ("drop-muon:nice-0", {}, "tau must be a whole number of at least 1, got 0"),
         ("drop-muon:adaptive", {}, "does not exist yet"),
         ("fast", {"lr": 1.0}, "method must be one of"),
         ("full", {"momentun": 0.5}, "option of method 'full' .* did you mean 'momentum'"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from torch.nn import functional as F
 
 from dropmuon import DropMuon
 from dropmuon.lab.models import MODELS, PAPER_CHANNELS, build, item_of
+from dropmuon.model.policies import PolicyName
 
 IMAGE, TEXT = (3, 32, 32), (16,)
 
@@ -44,14 +47,16 @@ def test_logits_have_classes_second_and_every_parameter_gets_a_gradient(name: st
 )
 def test_layers_are_the_items_in_order_of_execution(name: str, layers: list[str]) -> None:
     model, inputs, _ = small(name)
-    optimizer = DropMuon(model, by=item_of, policy=MODELS[name].policy, example=inputs)
+    optimizer = DropMuon(
+        model, by=item_of, policy=cast(PolicyName, MODELS[name].policy), example=inputs
+    )
     assert list(optimizer.layers) == layers
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_backward_stops_at_the_cutoff(name: str) -> None:
     model, inputs, targets = small(name)
-    optimizer = DropMuon(model, by=item_of, policy=MODELS[name].policy)
+    optimizer = DropMuon(model, by=item_of, policy=cast(PolicyName, MODELS[name].policy))
     for step in range(8):
         loss = F.cross_entropy(model(inputs), targets)
         loss.backward()

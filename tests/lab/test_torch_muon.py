@@ -28,7 +28,9 @@ def gpt() -> nn.Sequential:
     return build("gpt", (8,), 11, (32, 32))
 
 
-def take_steps(model: nn.Module, optimizer: object, steps: int = 3) -> None:
+def take_steps(
+    model: nn.Module, optimizer: TorchMuon | torch.optim.Optimizer, steps: int = 3
+) -> None:
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         if "embedding" in dict(model.named_children()):
@@ -38,8 +40,8 @@ def take_steps(model: nn.Module, optimizer: object, steps: int = 3) -> None:
             inputs = torch.randn(5, 1, 8, 8, generator=generator)
             targets = torch.randint(0, 3, (5,), generator=generator)
         F.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()  # type: ignore[attr-defined]
-        optimizer.zero_grad()  # type: ignore[attr-defined]
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def owners(model: nn.Module, optimizer: TorchMuon) -> dict[str, str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dropmuon.lab.config import Config
 
 METHODS = ("full", "drop-muon:uniform", "drop-muon:epoch-shift", "adamw")
 
 
-def tiny(**changes: object) -> Config:
+def tiny(**changes: Any) -> Config:
     """Return its settings, with changes."""
-    settings: dict[str, object] = {
+    settings: dict[str, Any] = {
         "dataset": "digits",
         "model": "mlp",
         "channels": (16, 12),
@@ -21,4 +23,4 @@ def tiny(**changes: object) -> Config:
         "train_examples": 300,
         "lr": 0.05,
     }
-    return Config(**{**settings, **changes})  # type: ignore[arg-type]
+    return Config(**{**settings, **changes})

@@ -180,41 +180,41 @@ def test_orthogonalize_reaches_every_spectral_norm():
 def test_a_callable_policy_sees_the_site_and_may_answer_in_three_ways():
     seen = []
 
-    def policy(site):
-        seen.append(site)
-        if site.is_embedding:
+    def policy(member):
+        seen.append(member)
+        if member.is_embedding:
             return "row-wise"
-        if not site.is_matrix:
+        if not member.is_matrix:
             return norms.Sign()
-        return Choice(norms.ColumnWise(), f"layer {site.layer} of {site.num_layers}")
+        return Choice(norms.ColumnWise(), f"layer {member.layer} of {member.num_layers}")
 
     model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3))
     found = chosen(policy, model)
     assert found["0.weight"] == Choice(norms.RowWise(), "chosen by your policy")
     assert found["1.weight"] == Choice(norms.ColumnWise(), "layer 1 of 2")
     assert found["1.bias"] == Choice(norms.Sign(), "chosen by your policy")
-    assert [site.name for site in seen] == ["0.weight", "1.weight", "1.bias"]
+    assert [member.name for member in seen] == ["0.weight", "1.weight", "1.bias"]
     assert seen[0].module is model[0]
     assert seen[0].parameter is model[0].weight
-    assert [site.is_output for site in seen] == [False, True, False]
+    assert [member.is_output for member in seen] == [False, True, False]
     assert "chosen by your policy" in str(DropMuon(model, policy=policy))
 
 
 def test_a_callable_policy_names_spectral_norms_with_the_given_orthogonaliser():
-    found = chosen(lambda site: "spectral", nn.Linear(2, 2), orthogonalize="svd")
+    found = chosen(lambda member: "spectral", nn.Linear(2, 2), orthogonalize="svd")
     assert found["weight"].norm == spectral(orthogonalize="svd")
 
 
 def test_a_policy_that_is_neither_a_name_nor_callable_is_refused():
     with pytest.raises(TypeError, match="policy must be a name or a callable of a Member, got int"):
-        layer_groups(nn.Linear(2, 2), policy=3)
+        layer_groups(nn.Linear(2, 2), policy=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"norm must be one of .*did you mean 'spectral'"):
-        layer_groups(nn.Linear(2, 2), policy=lambda site: "spectrall")
+        layer_groups(nn.Linear(2, 2), policy=lambda member: "spectrall")
 
 
 def test_a_site_without_a_module_goes_by_shape():
-    site = Member("w", torch.ones(4, 3, 2, 2), None, 0, 2)
-    assert choose("spectral", site, "svd").norm == spectral(orthogonalize="svd")
+    member = Member("w", torch.ones(4, 3, 2, 2), None, 0, 2)
+    assert choose("spectral", member, "svd").norm == spectral(orthogonalize="svd")
     assert choose("muon", Member("b", torch.ones(4), None, 0, 2), "svd").norm == norms.AdamW()
 
 
@@ -270,7 +270,12 @@ def test_a_policy_sees_where_a_parameter_stands():
     seen = []
     model = Tokens()
     assert repr(Member("w", torch.ones(2))) == "Member(name='w', layer=0, num_layers=1)"
-    DropMuon(model, policy=lambda member: seen.append(member) or "euclidean")
+
+    def policy(member):
+        seen.append(member)
+        return "euclidean"
+
+    DropMuon(model, policy=policy)
     assert [(m.name, m.module, m.layer, m.num_layers, m.is_output) for m in seen] == [
         ("embed.weight", model.embed, 0, 3, False),
         ("hidden.weight", model.hidden, 1, 3, False),

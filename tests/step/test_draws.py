@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def active_sets(optimizer: DropMuon, model: nn.Module, steps: int) -> list[tuple
     return found
 
 
-def train(steps: int = 12, **kwargs: object) -> list[tuple[int, ...]]:
+def train(steps: int = 12, **kwargs: Any) -> list[tuple[int, ...]]:
     model = small_model()
     return active_sets(DropMuon(model, lr=0.01, **kwargs), model, steps)
 
@@ -120,7 +121,7 @@ def test_training_draws_what_draws_says_whatever_the_global_generators_do() -> N
     assert found == train(seed=11)
 
 
-def test_ranks_agree_without_talking() -> None:
+def test_ranks_agree_without_communication() -> None:
     models = [small_model() for _ in range(3)]
     ranks = [DropMuon(model, lr=0.01, seed=2) for model in models]
     for step in range(10):
@@ -223,7 +224,7 @@ def test_without_a_full_start_a_layer_starts_when_it_is_first_drawn() -> None:
             assert torch.equal(optimizer.state[model[layer].weight]["momentum_buffer"], gradient)
         started.add(layer)
         for i in range(LAYERS):
-            assert bool(optimizer.state.get(model[i].weight)) == (i in started)
+            assert bool(optimizer.state.get(model[i].get_parameter("weight"))) == (i in started)
         optimizer.zero_grad()
     assert started == set(range(LAYERS))
 

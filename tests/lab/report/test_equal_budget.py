@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -109,7 +110,7 @@ def test_configurations_are_what_a_method_used_and_not_what_others_shared(tmp_pa
 
 
 def test_other_batch_sizes_are_other_configurations_and_other_seeds_are_not(tmp_path):
-    options = {"methods": ("muon",), "seeds": 2, "settings": {"muon": {"lr": 0.1}}}
+    options: dict[str, Any] = {"methods": ("muon",), "seeds": 2, "settings": {"muon": {"lr": 0.1}}}
     runs = [
         write_run(tmp_path / "a", **options),
         write_run(tmp_path / "b", first_seed=1, **options),

@@ -9,6 +9,7 @@ import pytest
 
 from dropmuon.lab.analysis import results
 from dropmuon.lab.analysis.metrics import Final, Speedup
+from dropmuon.lab.analysis.series import Split, Unit
 from dropmuon.lab.report.equal_budget import tasks
 from dropmuon.lab.run import RunDirectory
 
@@ -30,8 +31,9 @@ def named(label: str) -> str:
     return {"full": FULL, "adamw": "adamw"}.get(name, f"drop-muon:{name}")
 
 
-def shown(found: Speedup) -> str:
+def shown(found: Speedup | None) -> str:
     """Return a speed-up as the page has it."""
+    assert found is not None
     missed = f"missed {found.seeds - found.reached}/{found.seeds}"
     if found.method == FULL:
         return "1" if found.reached == found.seeds else missed
@@ -43,8 +45,9 @@ def shown(found: Speedup) -> str:
     return ratio if found.reached == found.seeds else f"{ratio}, {missed}"
 
 
-def ended(final: Final) -> list[str]:
+def ended(final: Final | None) -> list[str]:
     """Return accuracies and costs as the page has them."""
+    assert final is not None
     costs = (final.step_seconds_share, final.step_operations_share)
     return [
         f"{100 * final.train.mean:.1f} %, {100 * final.test.mean:.1f} %",
@@ -66,8 +69,8 @@ def test_a_comparison_s_table_follows_from_its_run(heading: str, name: str):
     header, rows = table(heading)
     targets = [float(cell.removesuffix(" %")) for cell in header[:-2]]
     for label, cells in rows.items():
-        split = "test" if name == "gpt" or label.endswith("test accuracy") else "train"
-        unit = "operations" if "operations" in label else "seconds"
+        split: Split = "test" if name == "gpt" or label.endswith("test accuracy") else "train"
+        unit: Unit = "operations" if "operations" in label else "seconds"
         found = [summary.speedup(named(label), target, split, unit) for target in targets]
         assert cells[:-2] == [shown(each) for each in found]
         assert cells[-2:] in (ended(summary.final(named(label))), ["", ""])
@@ -96,5 +99,6 @@ def least_operations(method: str, target: float, summaries: list[results.Results
     for summary in summaries:
         found = summary.speedup(method, target, "test", "operations")
         if found.reached == found.seeds:
+            assert found.time is not None
             means.append(found.time)
     return f"{min(means) / 1e9:.1f}" if means else "missed"

@@ -22,10 +22,11 @@ def run(tmp_path_factory) -> RunDirectory:
 
 
 def shown(*tables: Table, width: int = 80) -> str:
-    console = Console(width=width, file=io.StringIO(), color_system=None)
+    file = io.StringIO()
+    console = Console(width=width, file=file, color_system=None)
     for table in tables:
         console.print(table)
-    return console.file.getvalue()
+    return file.getvalue()
 
 
 def cells(table: Table) -> list[list[str]]:
@@ -74,8 +75,8 @@ def test_nothing_is_cut_at_80_columns(tmp_path):
         assert "…" not in text
         lines = [line for line in text.splitlines() if line.strip()]
         assert str(table.title) == lines.pop(0).strip()
-        lines = [line.split() for line in lines if not line.startswith("─")]
-        assert lines == [" ".join(row).split() for row in cells(table)]
+        words = [line.split() for line in lines if not line.startswith("─")]
+        assert words == [" ".join(row).split() for row in cells(table)]
 
 
 def test_long_names_are_folded_and_lose_no_letter(tmp_path):

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,8 @@ def processes():
     slow = ["torch._dynamo", "torch.utils.flop_counter", "sklearn.datasets", "hypothesis", "pytest"]
     context.set_forkserver_preload(["dropmuon.lab.sweep", *slow])
     yield context
-    forkserver._forkserver._stop()
+    server: Any = forkserver._forkserver
+    server._stop()
 
 
 @contextmanager

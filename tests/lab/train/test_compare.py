@@ -29,7 +29,7 @@ def timeless(run: RunDirectory) -> list[Evaluation]:
 
 
 class StopAfter(Watcher):
-    """Presses Ctrl-C while training goes on after so many evaluations."""
+    """Presses Ctrl-C after so many evaluations, while training continues."""
 
     def __init__(self, evaluations: int) -> None:
         self._left = evaluations
@@ -47,7 +47,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     return compare(tiny(), tmp_path_factory.mktemp("runs") / "unbroken")
 
 
-def test_every_method_is_looked_at_equally_often_and_clocks_only_rise(
+def test_every_method_is_evaluated_equally_often_and_clocks_only_rise(
     unbroken: RunDirectory,
 ) -> None:
     found = unbroken.evaluations()
