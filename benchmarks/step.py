@@ -2,7 +2,8 @@
 
     python benchmarks/step.py [--rounds 15] [--only truncation|reuse|float32|muon|freeze]
 
-The figures of docs/benchmarks.md come from its output, kept in benchmarks/step.txt.
+The figures of docs/benchmarks.md come from its output, kept in benchmarks/step.txt. On a CPU without
+bfloat16, `--only muon` takes very long.
 
 All contestants of a table take turns inside one process, and the tables show ratios: drift of the
 machine cancels. The median over the rounds is printed, with the ratio of minima beside it.
@@ -239,7 +240,7 @@ def against_muon(rounds: int) -> None:
         times = take_turns(contest, rounds)
         print(f"\noptimizer step, {title}: DropMuon / other (goal: at most 1)")
         for name in list(contest)[1:]:
-            print(f"  {name:26} {ratio(times['DropMuon'], times[name])}")
+            print(f"  {name:26} {ratio(times['DropMuon'], times[name])}", flush=True)
 
 
 Maker = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
