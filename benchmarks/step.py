@@ -2,8 +2,8 @@
 
     python benchmarks/step.py [--rounds 15] [--only truncation|reuse|float32|muon|freeze]
 
-The figures of docs/benchmarks.md come from its output, kept in benchmarks/step.txt. On a CPU without
-bfloat16, `--only muon` takes very long.
+The figures of docs/benchmarks.md come from its output, kept in benchmarks/step.txt. On a CPU
+without bfloat16, `--only muon` takes very long.
 
 All contestants of a table take turns inside one process, and the tables show ratios: drift of the
 machine cancels. The median over the rounds is printed, with the ratio of minima beside it.
