@@ -1,4 +1,4 @@
-"""Algorithms 1, 2 and 3 of the paper, line by line: slow, literal, and the oracle of the tests.
+"""Algorithms 1, 2 and 3 of the paper, and parts: slow, literal, and the oracle of the tests.
 
 A point X is a list of layers, each a list of tensors (the paper's X_i, where a weight and its bias
 stand side by side). Nothing is shared with the optimizer; orthogonalisation is an exact SVD.
@@ -12,7 +12,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["algorithm_1", "algorithm_2", "algorithm_3", "dual", "lmo", "sharp"]
+__all__ = [
+    "algorithm_1",
+    "algorithm_1_in_parts",
+    "algorithm_2",
+    "algorithm_3",
+    "dual",
+    "lmo",
+    "sharp",
+]
 
 Point = list[list[Tensor]]
 Gradient = Callable[[Point, int], Point]
@@ -34,21 +42,52 @@ def algorithm_1(
     weight_decay: float = 0.0,
 ) -> Point:
     """Drop-Muon: momentum and LMO steps of the layers in S[k], in step k = 0, ..., len(S)-1."""
+    parts = [[active] for active in S]
+    return algorithm_1_in_parts(
+        X,
+        lambda X, k, p: gradient(X, k),
+        parts,
+        t,
+        beta,
+        norm,
+        nesterov=nesterov,
+        weight_decay=weight_decay,
+    )
+
+
+def algorithm_1_in_parts(
+    X: Point,
+    gradient: Callable[[Point, int, int], Point],
+    S: Sequence[Sequence[Sequence[int]]],
+    t: float,
+    beta: float,
+    norm: NormOf,
+    *,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+) -> Point:
+    """Drop-Muon with a set S[k][p] per part p of step k, whose gradient is that of its examples.
+
+    The gradient of layer i is the mean over the parts in which it is active; a layer that is
+    active in no part keeps its momentum and its place. One part per step is Algorithm 1.
+    """
     X = [[x.clone() for x in layer] for layer in X]
     M: list[list[Tensor] | None] = [None] * len(X)
-    for k, active in enumerate(S):
-        G = gradient(X, k)
+    for k, sets in enumerate(S):
+        found = [gradient(X, k, p) for p in range(len(sets))]
         for i in range(len(X)):
-            if i not in active:
+            own = [G[i] for G, active in zip(found, sets, strict=True) if i in active]
+            if not own:
                 continue  # M_i^k = M_i^{k-1}, X_i^{k+1} = X_i^k
+            G_i = [sum(g) / len(own) for g in zip(*own, strict=True)]
             old = M[i]
             if old is None:
-                new = G[i]  # M_i^0 = the first gradient
+                new = G_i  # M_i^0 = the first gradient
             else:
-                new = [(1 - beta) * m + beta * g for m, g in zip(old, G[i], strict=True)]
+                new = [(1 - beta) * m + beta * g for m, g in zip(old, G_i, strict=True)]
             M[i] = new
             for j, x in enumerate(X[i]):
-                along = beta * G[i][j] + (1 - beta) * new[j] if nesterov else new[j]
+                along = beta * G_i[j] + (1 - beta) * new[j] if nesterov else new[j]
                 X[i][j] = (1 - t * weight_decay) * x + lmo(norm(x), along, t)
     return X
 

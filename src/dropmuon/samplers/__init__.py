@@ -9,7 +9,7 @@ from __future__ import annotations
 from dropmuon.samplers.base import ActiveSet, Sampler
 from dropmuon.samplers.categorical import Categorical
 from dropmuon.samplers.explicit import Arbitrary
-from dropmuon.samplers.progressive import Full, Progressive, SamplerName, by_name
+from dropmuon.samplers.progressive import Full, Progressive, SamplerName, Shares, by_name
 from dropmuon.samplers.schedules import (
     Custom,
     EpochShift,
@@ -42,6 +42,7 @@ __all__ = [
     "SamplerName",
     "Schedule",
     "Serial",
+    "Shares",
     "Submodel",
     "as_schedule",
     "by_name",

@@ -59,6 +59,31 @@ class Sampler(ABC):
         starts = np.diff(self.marginals(num_layers, progress)[0], prepend=0.0).tolist()
         return {layers: starts[layers[0]] for layers in sets if starts[layers[0]] > 0}
 
+    def sample_parts(
+        self, num_layers: int, parts: int, rng: np.random.Generator, progress: float = 0.0
+    ) -> tuple[ActiveSet, ...]:
+        """Draw the sets of all parts of a step together, by systematic sampling, in random order.
+
+        The points (u + j) / parts, j = 0, ..., parts - 1, with one uniform u, are looked up in the
+        cumulative probabilities. So a set of probability p is drawn floor(parts * p) or one more
+        times, and a layer of nested sets is in floor(parts * Q_i) or one more parts. The least
+        cutoffs come first before the order is permuted. Where there are too many sets to list,
+        the parts are drawn independently of each other.
+        """
+        try:
+            chances = self.distribution(num_layers, progress)
+        except (NotImplementedError, ValueError):
+            return tuple(self.sample(num_layers, rng, progress) for _ in range(parts))
+        sets = sorted(chances)
+        ends = np.cumsum([chances[layers] for layers in sets])
+        points = (rng.random() + np.arange(parts)) / parts * ends[-1]
+        drawn = ends.searchsorted(points, side="right")
+        return tuple(sets[min(drawn[j], len(sets) - 1)] for j in rng.permutation(parts))
+
+    def expected_parts(self, num_layers: int, parts: int, progress: float = 0.0) -> FloatArray:
+        """Return in how many of a step's parts each layer is active, on average."""
+        return parts * self.marginals(num_layers, progress)[1]
+
     @abstractmethod
     def check(self, num_layers: int) -> None:
         """Raise ValueError if this sampler cannot serve `num_layers` layers."""

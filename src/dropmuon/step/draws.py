@@ -44,15 +44,21 @@ class Draws:
         self.full_step = step
 
     def at(self, step: int, num_layers: int) -> ActiveSet:
-        """Return the active set of a step."""
+        """Return the active set of a step of one part."""
+        return self.sets_at(step, num_layers, 1)[0]
+
+    def sets_at(self, step: int, num_layers: int, parts: int) -> tuple[ActiveSet, ...]:
+        """Return the active sets of a step, one per part, drawn together."""
         if step == self.full_step or (step == 0 and self.full_start):
-            return tuple(range(num_layers))
+            return (tuple(range(num_layers)),) * parts
         window = (step - int(self.full_start)) // self.resample_every
-        first = window * self.resample_every + int(self.full_start)
+        progress = self.progress(window * self.resample_every + int(self.full_start))
         rng = np.random.Generator(
             np.random.Philox(key=np.array([self.seed, window], dtype=np.uint64))
         )
-        return self.sampler.sample(num_layers, rng, self.progress(first))
+        if parts == 1:
+            return (self.sampler.sample(num_layers, rng, progress),)
+        return self.sampler.sample_parts(num_layers, parts, rng, progress)
 
     def progress(self, step: int) -> float:
         """Return how much of the planned run lies behind a step, in [0, 1]."""
