@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from torch.optim.optimizer import ParamsT
 
 from dropmuon import norms, samplers
 from dropmuon.backward.flags import Flags, can_truncate
+from dropmuon.backward.parts import InParts, Parts
 from dropmuon.backward.replay import Replay, obstacle
 from dropmuon.checks import warn, whole_number
 from dropmuon.model.groups import make_groups, read_groups
@@ -21,7 +22,7 @@ from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
 from dropmuon.samplers.base import ActiveSet, active_set
 from dropmuon.step.draws import Draws, joined
-from dropmuon.step.moves import new_state, screen, take_step
+from dropmuon.step.moves import new_state, screen, screens_on_host, take_step
 from dropmuon.step.rules import StepRule, momentum_or_default, or_default
 from dropmuon.step.state import SavedOptimizer, check_group
 
@@ -29,16 +30,19 @@ __all__ = ["DropMuon"]
 
 _COPIED = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
-    *("_routing", "_obstacle", "_flags", "_full_depth", "_warned"),
-    *("_steps", "_active", "_has_gradient", "_skipped"),
+    *("_routing", "_obstacle", "_flags", "_full_depth", "_short_steps", "_warned"),
+    *("_steps", "_parts", "_has_gradient", "_skipped"),
 }
 """Attributes that a copy or a pickle takes along, beside those of every optimizer."""
+
+_TOO_OFTEN = 2
+"""Steps in a row with fewer backwards than parts that a last batch of an epoch does not explain."""
 
 _DRAWS = ("seed", "resample_every", "total_steps", "full_start", "full_step")
 """Settings of the draws that a saved state brings along."""
 
 
-class DropMuon(SavedOptimizer):
+class DropMuon(InParts, SavedOptimizer):
     r"""Drop-Muon: move a random set of layers per step, and let backward stop at the lowest.
 
     .. math::
@@ -68,6 +72,9 @@ class DropMuon(SavedOptimizer):
         momentum_start: "gradient", or "zero" as `torch.optim.Muon` has it.
         updates_per_batch: updates per `step(closure)`, all on one batch and one active set; what
             the frozen layers compute is computed once.
+        parts: cut the batch of a step into so many parts, each with an active set of its own: a
+            backward is a part. A layer's gradient is the mean over the parts in which it was
+            active, and every layer that was active in any part moves. See also `split`.
         truncate: False computes all gradients and skips only the updates of inactive layers.
         by, example: how a model is cut into layers, and an input to order them by execution.
         policy: norm per parameter: spectral (the paper's), muon, scion, euclidean, sign, or a
@@ -95,6 +102,7 @@ class DropMuon(SavedOptimizer):
         full_start: bool = True,
         momentum_start: Literal["gradient", "zero"] = "gradient",
         updates_per_batch: int = 1,
+        parts: int = 1,
         truncate: bool = True,
         by: By = "module",
         example: Any = None,
@@ -108,6 +116,12 @@ class DropMuon(SavedOptimizer):
         self.draws = Draws(samplers.by_name(sampler), seed, resample_every, total_steps, full_start)
         self.step_rule = or_default(step_rule)
         self.updates_per_batch = whole_number("updates_per_batch", updates_per_batch)
+        self._parts = Parts(whole_number("parts", parts))
+        if self.parts > 1 and self.updates_per_batch > 1:
+            raise ValueError(
+                f"parts={parts} and updates_per_batch={updates_per_batch} exclude each other: one "
+                "is for batches larger than needed, the other for smaller; leave one of them at 1"
+            )
         self.truncate = truncate
         self.error_if_nonfinite = error_if_nonfinite
         defaults = {
@@ -124,6 +138,7 @@ class DropMuon(SavedOptimizer):
         self._routing = (policy, orthogonalize, adamw_lr)
         self._obstacle: str | None = None
         self._full_depth = 0
+        self._short_steps = 0
         self._steps = 0
         self._has_gradient: dict[int, bool] = {}
         self._skipped: dict[str, Tensor] = {}
@@ -153,7 +168,7 @@ class DropMuon(SavedOptimizer):
     @property
     def active(self) -> ActiveSet:
         """Indices of the layers that the next backward is for."""
-        return self._all if self._full_depth else self._active
+        return self._all if self._full_depth else self._parts.current
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -163,7 +178,12 @@ class DropMuon(SavedOptimizer):
 
     def describe(self) -> str:
         """Return a table of layers, parameters, shapes, norms and why each norm was chosen."""
-        return self.roster.table(f"DropMuon: {len(self.layers)} layers, sampler {self.sampler!r}")
+        title = f"DropMuon: {len(self.layers)} layers, sampler {self.sampler!r}"
+        if self.parts > 1:
+            expected = self.sampler.expected_parts(len(self.layers), self.parts)
+            counts = ", ".join(f"{count:.3g}" for count in expected)
+            title += f"; active in {counts} of {self.parts} parts"
+        return self.roster.table(title)
 
     def __str__(self) -> str:
         return self.describe()
@@ -171,8 +191,8 @@ class DropMuon(SavedOptimizer):
     # What a user sets
 
     def activate(self, layers: Iterable[int]) -> None:
-        """Choose the active set of the next step by hand, by the indices of its layers."""
-        self._active = active_set("layers", layers, len(self.layers))
+        """Choose the active set of the next step, in all its parts, by the indices of layers."""
+        self._parts.begin([active_set("layers", layers, len(self.layers))] * self.parts)
         self._freeze()
 
     @contextmanager
@@ -204,7 +224,8 @@ class DropMuon(SavedOptimizer):
                 f"updates_per_batch={self.updates_per_batch} needs step(closure): a function that "
                 "clears the gradients, computes the loss, calls backward and returns the loss"
             )
-        loss, moved = None, False
+        loss: Any = None
+        moved: ActiveSet = ()
         frozen = self.truncate and len(self.active) < len(self.layers)
         with Replay(self.updates_per_batch, frozen, self._warn_reuse, self._obstacle) as replay:
             for update in range(self.updates_per_batch):
@@ -214,35 +235,57 @@ class DropMuon(SavedOptimizer):
                     loss = value if update == 0 else loss
                 moved = self._update() or moved
         if moved:
-            self._draw_next()
+            self._draw_next(moved)
         else:
             self._warn_once("no gradient", self._no_gradient())
             self._freeze()
         return loss
 
-    def _update(self) -> bool:
-        """Move the active layers that have a gradient; return whether there are any."""
-        active = self.active
-        members = [m for layer in active for m in self.roster.layers[layer] if _can_move(m)]
+    def _update(self) -> ActiveSet:
+        """Move the layers that were active and have a gradient; return the layers of the update."""
+        active = self._parts.reached if self._parts.done else self.active
+        members = [m for layer in active for m in self.roster.layers[layer] if self._can_move(m)]
         if not members:
-            return False
+            return ()
+        self._parts.correct((member.parameter, member.layer) for member in members)
         self._start(members)
-        kept, finite, hit = screen(members, on_host=self._screens_on_host(members))
+        on_host = self.error_if_nonfinite or screens_on_host(members, self.state)
+        kept, finite, hit = screen(members, on_host=on_host)
         self._count_skipped(hit)
         take_step(kept, self.param_groups, self.state, self.step_rule, active, finite)
         self._note_gradients(active, {member.layer for member in members})
-        return True
+        return active
 
-    def _draw_next(self) -> None:
+    def _draw_next(self, moved: ActiveSet) -> None:
         """Count the step, draw the next active set, freeze the rest.
 
         A full step whose set was chosen by hand is still to come.
         """
-        if self._steps == self.draws.full_step and self.active != self._all:
+        if self._steps == self.draws.full_step and moved != self._all:
             self.draws.make_full(self._steps + 1)
+        self._warn_of_short_steps()
         self._steps += 1
-        self._active = self.draws.at(self._steps, len(self.layers))
+        self._draw()
+
+    def _draw(self) -> None:
+        self._parts.begin(self.draws.sets_at(self._steps, len(self.layers), self.parts))
         self._freeze()
+
+    def _end_part(self) -> None:
+        """Go to the next part: the next forward is for its active set."""
+        self._parts.finish(self.active)
+        self._freeze()
+
+    def _warn_of_short_steps(self) -> None:
+        """Warn if parts are missing again and again, not only in the last batch of an epoch."""
+        done, planned = self._parts.done, self.parts
+        self._short_steps = self._short_steps + 1 if 0 < done < planned else 0
+        if self._short_steps == _TOO_OFTEN:
+            self._warn_once(
+                "parts",
+                f"step() came after {done} of {planned} parts, {_TOO_OFTEN} times in a row; every "
+                f"backward is a part: accumulate {planned} before each step(), or use split()",
+            )
 
     def _note_gradients(self, active: ActiveSet, found: set[int]) -> None:
         """Record whether a layer has a gradient the first time it is active, mostly at step 0.
@@ -269,18 +312,21 @@ class DropMuon(SavedOptimizer):
     def _can_have_gradient(self, layer: int) -> bool:
         return self._flags.wants(layer) and self._has_gradient.get(layer, True)
 
+    def _can_move(self, member: Member) -> bool:
+        parameter, gradient = member.parameter, member.parameter.grad
+        if gradient is None or not (parameter.requires_grad or self._flags.froze(parameter)):
+            return False
+        if gradient.layout != torch.strided:
+            raise RuntimeError(
+                f"the gradient of {member.name!r} is sparse, and DropMuon needs dense ones; "
+                "build the embedding with sparse=False"
+            )
+        return True
+
     def _start(self, members: Iterable[Member]) -> None:
         for member in members:
             if not self.state[member.parameter]:
                 self.state[member.parameter].update(new_state(member))
-
-    def _screens_on_host(self, members: Sequence[Member]) -> bool:
-        """Return whether bad layers are dropped on the host: a first gradient must be finite."""
-        return (
-            self.error_if_nonfinite
-            or any(self.state[member.parameter]["updates"] == 0 for member in members)
-            or all(member.parameter.device.type == "cpu" for member in members)
-        )
 
     def _count_skipped(self, hit: dict[int, Tensor]) -> None:
         if hit and self.error_if_nonfinite:
@@ -300,7 +346,9 @@ class DropMuon(SavedOptimizer):
     def _freeze(self) -> None:
         """Make exactly the active layers trainable, and one that can have a gradient among them."""
         self._flags.observe()
-        self._active = joined(self._active, self._can_have_gradient, len(self.layers))
+        self._parts.replace(
+            joined(each, self._can_have_gradient, len(self.layers)) for each in self._parts.sets
+        )
         self._flags.apply(self.active if self.truncate else self._all)
 
     def _no_gradient(self) -> str:
@@ -350,18 +398,26 @@ class DropMuon(SavedOptimizer):
         self._has_gradient = {}
         if self._steps > 0:
             self.draws.make_full(self._steps)
-        self._active = self.draws.at(self._steps, len(roster))
-        self._freeze()
+        self._watch()
+        self._draw()
         if self._finalizer is not None:
             self._finalizer.detach()
         self._finalizer = self._flags.release_with(self)
+
+    def _watch(self) -> None:
+        """Notice the ends of backwards, where a step has several parts."""
+        if self.parts > 1:
+            end = weakref.WeakMethod(self._end_part)
+            members = ((member.parameter, member.layer) for member in self.roster.members())
+            self._parts.watch(members, lambda: _call(end))
 
     def _own_state(self) -> dict[str, Any]:
         """Return what the next draw depends on; see `SavedOptimizer`."""
         return {
             **{name: getattr(self.draws, name) for name in _DRAWS},
             "steps": self._steps,
-            "active": list(self._active),
+            "parts": self.parts,
+            "active": [list(each) for each in self._parts.sets],
             "has_gradient": [self._has_gradient.get(layer) for layer in self._all],
             "skipped": self.skipped,
         }
@@ -370,7 +426,8 @@ class DropMuon(SavedOptimizer):
         """Continue from a saved place in the sequence of draws."""
         for name in _DRAWS:
             setattr(self.draws, name, own[name])
-        self._steps, self._active = own["steps"], tuple(own["active"])
+        self._steps = own["steps"]
+        self._parts.begin([tuple(each) for each in own["active"]])
         found = enumerate(own["has_gradient"])
         self._has_gradient = {layer: known for layer, known in found if known is not None}
         self._skipped = {name: torch.tensor(count) for name, count in own["skipped"].items()}
@@ -384,15 +441,11 @@ class DropMuon(SavedOptimizer):
         super().__setstate__(state)
         if "_flags" in state:
             self._finalizer = self._flags.release_with(self)
+            self._watch()
 
 
-def _can_move(member: Member) -> bool:
-    gradient = member.parameter.grad
-    if gradient is None or not member.parameter.requires_grad:
-        return False
-    if gradient.layout != torch.strided:
-        raise RuntimeError(
-            f"the gradient of {member.name!r} is sparse, and DropMuon needs dense ones; "
-            "build the embedding with sparse=False"
-        )
-    return True
+def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    """Call the method of an optimizer, unless that is gone."""
+    alive = method()
+    if alive is not None:
+        alive()

@@ -64,6 +64,15 @@ def step_without_backward() -> None:
     make().step()
 
 
+def too_few_backwards() -> None:
+    model = make_model()
+    optimizer = DropMuon(model, parts=2)
+    for _ in range(2):
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def step_after_zero_grad() -> None:
     model = make_model()
     optimizer = DropMuon(model)
@@ -359,6 +368,49 @@ MISUSES = [
         r"no gradient .* call loss.backward\(\) before every step",
         step_without_backward,
     ),
+    value("no-parts", "parts must be a whole number", lambda: make(parts=0)),
+    value("half-a-part", "parts must be a whole number", lambda: make(parts=1.5)),
+    value(
+        "parts-and-updates",
+        "exclude each other",
+        lambda: make(parts=2, updates_per_batch=2),
+    ),
+    value(
+        "batch-smaller-than-parts",
+        "at least one example per part, got 3 for parts=4",
+        lambda: list(make(parts=4).split(torch.ones(3, 4))),
+    ),
+    value(
+        "split-unequal-lengths",
+        r"got lengths \[3, 4\]",
+        lambda: list(make(parts=2).split(torch.ones(3, 4), torch.ones(4))),
+    ),
+    value(
+        "split-nothing-to-cut",
+        "no tensor with an axis",
+        lambda: list(make(parts=2).split({"n": 3})),
+    ),
+    value(
+        "weights-of-other-parts", "weights must be 2 positive", lambda: make(parts=2).weigh([1.0])
+    ),
+    value(
+        "state-of-other-parts",
+        "made with parts=2, but this optimizer has parts=1",
+        lambda: load(make(parts=2).state_dict()),
+    ),
+    value(
+        "decreasing-shares",
+        "must not decrease towards the output",
+        lambda: samplers.Shares([0.5, 0.25, 1.0]),
+    ),
+    value("shares-not-positive", "must be positive", lambda: samplers.Shares([0.0, 1.0])),
+    value("shares-below-one", "must end with 1", lambda: samplers.Shares([0.25, 0.5])),
+    value(
+        "shares-for-other-layers",
+        "one entry per layer, 3, got 2",
+        lambda: make(sampler=samplers.Shares([0.5, 1.0])),
+    ),
+    warned("too-few-backwards", "after 1 of 2 parts, 2 times in a row", too_few_backwards),
     warned("step-after-zero-grad", "no gradient", step_after_zero_grad),
     warned(
         "pairs-without-modules",

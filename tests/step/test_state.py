@@ -42,6 +42,8 @@ def as_version_1(state: dict[str, Any]) -> dict[str, Any]:
     own = state["dropmuon"]
     full_step, known = own.pop("full_step"), own.pop("has_gradient")
     own["version"] = 1
+    assert own.pop("parts") == 1
+    (own["active"],) = own["active"]
     own["full_next"] = full_step == own["steps"]
     own["silent"] = [n for n, has in zip(own["layers"], known, strict=True) if has is False]
     return state
@@ -168,7 +170,7 @@ def test_a_set_of_numpy_integers_is_saved_as_plain_ones(tmp_path: Path) -> None:
     optimizer.activate(np.array([1, 2]))
     torch.save(optimizer.state_dict(), tmp_path / "state.pt")
     state = torch.load(tmp_path / "state.pt", weights_only=True)
-    assert state["dropmuon"]["active"] == [1, 2]
+    assert state["dropmuon"]["active"] == [[1, 2]]
 
 
 @pytest.mark.parametrize("layers", [[0.0], ["1"], [], [4], [-1], 3])

@@ -74,6 +74,10 @@ class Flags:
         """Return whether the user wants any parameter of a layer trained."""
         return self._num_wanted[layer] > 0
 
+    def froze(self, parameter: Tensor) -> bool:
+        """Return whether a parameter is frozen by these flags, for the moment."""
+        return getattr(parameter, _MARK, None) == self._id
+
     def release(self) -> None:
         """Make trainable again what is frozen by these flags only.
 
@@ -82,7 +86,7 @@ class Flags:
         if not any(parameter.requires_grad for parameter in self._parameters):
             return
         for i, parameter in enumerate(self._parameters):
-            if getattr(parameter, _MARK, None) == self._id:
+            if self.froze(parameter):
                 self._show(i, show=True)
 
     def release_with(self, holder: object) -> weakref.finalize[[], Any]:

@@ -21,7 +21,7 @@ from dropmuon.samplers import ActiveSet
 from dropmuon.step import kernels
 from dropmuon.step.rules import StepRule
 
-__all__ = ["new_state", "screen", "take_step"]
+__all__ = ["new_state", "screen", "screens_on_host", "take_step"]
 
 Groups = Sequence[Mapping[str, Any]]
 State = MutableMapping[Tensor, Any]
@@ -68,6 +68,15 @@ def new_state(member: Member) -> dict[str, Any]:
         count = torch.zeros((), dtype=accumulation_dtype(parameter), device=parameter.device)
         return {"updates": 0, "step": count, "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
     return {"updates": 0, "momentum_buffer": zeros}
+
+
+def screens_on_host(members: Sequence[Member], state: State) -> bool:
+    """Return whether to wait for the device: a first update must start at a finite gradient.
+
+    A CPU has nothing to wait for.
+    """
+    is_first = any(state[member.parameter]["updates"] == 0 for member in members)
+    return is_first or all(member.parameter.device.type == "cpu" for member in members)
 
 
 def screen(

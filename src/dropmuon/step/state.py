@@ -23,7 +23,7 @@ VERSION = 2
 
 _FIELDS = {
     *("version", "layers", "sampler", "seed", "resample_every", "total_steps", "full_start"),
-    *("steps", "full_step", "active", "has_gradient", "skipped"),
+    *("steps", "full_step", "parts", "active", "has_gradient", "skipped"),
 }
 _STARTS = ("gradient", "zero")
 
@@ -40,6 +40,11 @@ class SavedOptimizer(Optimizer):
     @property
     def sampler(self) -> Sampler:
         """The distribution that active sets are drawn from."""
+        raise NotImplementedError
+
+    @property
+    def parts(self) -> int:
+        """The number of parts that the batch of a step is cut into."""
         raise NotImplementedError
 
     def _own_state(self) -> dict[str, Any]:
@@ -73,7 +78,7 @@ class SavedOptimizer(Optimizer):
             hook(self)
 
     def _load(self, saved: dict[str, Any]) -> None:
-        _check_fit(saved, self.param_groups, self.roster, repr(self.sampler))
+        _check_fit(saved, self.param_groups, self.roster, repr(self.sampler), self.parts)
         defaults = dict(self.defaults)
         kept = [{key: g.get(key) for key in ("norm", "layer")} for g in self.param_groups]
         super().load_state_dict({key: value for key, value in saved.items() if key != KEY})
@@ -114,10 +119,11 @@ def _upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
     full_next, silent = own.pop("full_next"), own.pop("silent")
     own["full_step"] = own["steps"] if full_next else 0 if own["full_start"] else None
     own["has_gradient"] = [None if full_next else name not in silent for name in own["layers"]]
+    own["parts"], own["active"] = 1, [own["active"]]
     return {**saved, KEY: {**own, "version": VERSION}}
 
 
-_VERSION_1 = _FIELDS - {"full_step", "has_gradient"} | {"full_next", "silent"}
+_VERSION_1 = _FIELDS - {"full_step", "parts", "has_gradient"} | {"full_next", "silent"}
 
 
 def _check_fit(
@@ -125,6 +131,7 @@ def _check_fit(
     groups: Sequence[Mapping[str, Any]],
     roster: Roster,
     sampler: str,
+    parts: int,
 ) -> None:
     """Raise ValueError if a state is of another optimizer, model, layer count or sampler."""
     layers = roster.names
@@ -152,6 +159,11 @@ def _check_fit(
                 f"state_dict has {theirs!r} as layer {index}, but this optimizer has {ours!r}; "
                 "build it with the same model, by and example"
             )
+    if own["parts"] != parts:
+        raise ValueError(
+            f"state_dict was made with parts={own['parts']}, but this optimizer has parts={parts}; "
+            "build it with the same parts"
+        )
     if own["sampler"] != sampler:
         raise ValueError(
             f"state_dict was made with sampler {own['sampler']}, but this optimizer has {sampler}; "

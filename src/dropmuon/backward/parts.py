@@ -1,0 +1,255 @@
+"""One batch, several active sets: the parts of a step.
+
+A step's batch is cut into parts, each with an active set of its own. A layer's gradient is the mean
+over the parts in which it was active, so it is computed from the share of the examples that the
+sampler gives it, and every layer that was active in any part moves.
+
+A backward ends a part. Hooks on the parameters notice it, and queue a callback of the autograd
+engine. The callback runs when the whole backward is over, so activation checkpointing recomputes
+every forward with the flags that it had, and the next forward sees those of the next part. Hooks
+and callback run outside of compiled graphs, and before DDP and gradient scalers read a gradient.
+Gradients are scaled as they arrive, before they are accumulated, so that clipping sees the gradient
+that will be followed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from dropmuon.backward.batches import cut
+from dropmuon.samplers import ActiveSet
+
+__all__ = ["InParts", "Parts"]
+
+
+class Parts:
+    """The parts of the present step: their sets, and what has been accumulated so far.
+
+    Let part p have weight w_p, and W be the sum over all parts. A loop that accumulates gradients
+    multiplies the loss of part p by w_p / W. Here layer i is multiplied by W over the sum of the
+    weights of the parts in which it is active, which makes its gradient the mean over those parts.
+    With `scales_loss`, the factor w_p / W is applied here, too.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.sets: tuple[ActiveSet, ...] = ()
+        self._on_end: Callable[[], None] = _nothing
+        self._handles: list[Any] = []
+        self._task = -1
+        self._is_open = False
+        self.clear()
+
+    # The order of a step
+
+    def begin(self, sets: Sequence[ActiveSet]) -> None:
+        """Start a step with these sets, one per part."""
+        self.sets = tuple(sets)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was accumulated: the step starts again with its first part."""
+        self.weigh((1.0,) * self.count, scales_loss=False)
+        self._done: list[tuple[ActiveSet, float]] = []
+
+    def replace(self, sets: Iterable[ActiveSet]) -> None:
+        """Change the sets of this step, and keep what was accumulated."""
+        self.sets = tuple(sets)
+
+    def weigh(self, weights: Sequence[float], *, scales_loss: bool) -> None:
+        """Give the parts of this step weights."""
+        self._weights, self._scales_loss = tuple(weights), scales_loss
+
+    @property
+    def current(self) -> ActiveSet:
+        """The set of the part that comes next. After the last part, the sets come again."""
+        return self.sets[len(self._done) % self.count]
+
+    @property
+    def done(self) -> int:
+        """How many parts have been accumulated."""
+        return len(self._done)
+
+    @property
+    def reached(self) -> ActiveSet:
+        """The layers that were active in any part so far."""
+        return tuple(sorted({layer for active, _ in self._done for layer in active}))
+
+    def share(self, layer: int) -> float:
+        """Return the share of the parts in which a layer is active."""
+        return sum(layer in active for active in self.sets) / self.count
+
+    def finish(self, active: ActiveSet) -> None:
+        """End a part, in which these layers were active."""
+        self._done.append((active, self._weights[len(self._done) % self.count]))
+
+    # What a gradient is multiplied by
+
+    def factor(self, layer: int) -> float:
+        """Return what an arriving gradient of a layer is multiplied by."""
+        factor = self._planned(layer)
+        if self._scales_loss:
+            factor *= self._weights[len(self._done) % self.count] / sum(self._weights)
+        return factor
+
+    def correct(self, members: Iterable[tuple[Tensor, int]]) -> None:
+        """Scale gradients if other parts came than were planned, or fewer or more."""
+        if not self._done or (self._scales_loss and len(self._done) % self.count == 0):
+            return
+        for parameter, layer in members:
+            missing = _inverse_share(self._done, layer) / self._planned(layer)
+            if missing != 1.0 and parameter.grad is not None:
+                parameter.grad.mul_(missing)
+
+    def _planned(self, layer: int) -> float:
+        return _inverse_share(zip(self.sets, self._weights, strict=True), layer)
+
+    # The end of a backward
+
+    def watch(self, members: Iterable[tuple[Tensor, int]], on_end: Callable[[], None]) -> None:
+        """Scale the gradients of parameters, given with their layers, and notice ends of parts."""
+        self._on_end = on_end
+        for handle in self._handles:
+            handle.remove()
+        self._handles, me = [], weakref.ref(self)
+        for parameter, layer in members:
+            wanted = parameter.requires_grad
+            parameter.requires_grad_(True)  # hooks can only be registered so, and stay
+            self._handles.append(parameter.register_hook(_scaling(me, parameter, layer)))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(_noticing(me)))
+            parameter.requires_grad_(wanted)
+
+    def notice(self) -> None:
+        """Ask to be told of the end of a backward, at its first gradient."""
+        task = torch._C._current_graph_task_id()
+        if task != self._task and not self._is_open:
+            self._task = task
+            torch.autograd.Variable._execution_engine.queue_callback(self._on_end)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Make all backwards inside the block one part."""
+        self._is_open = True
+        try:
+            yield
+        finally:
+            self._is_open = False
+        self._on_end()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the hooks behind: a copy is to watch its own parameters."""
+        return {**self.__dict__, "_on_end": _nothing, "_handles": [], "_is_open": False}
+
+
+class InParts(Optimizer):
+    """What an optimizer whose steps have parts offers its user."""
+
+    _parts: Parts
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers, in order."""
+        raise NotImplementedError
+
+    def _freeze(self) -> None:
+        """Apply the active set of the part that comes next."""
+        raise NotImplementedError
+
+    @property
+    def parts(self) -> int:
+        """The number of parts that the batch of a step is cut into."""
+        return self._parts.count
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of this step's parts in which each layer is active."""
+        return tuple(map(self._parts.share, range(len(self.layers))))
+
+    def split(self, *batch: Any) -> Iterator[Any]:
+        """Cut a batch into the parts of a step: `for x, y in optimizer.split(x, y): ...`.
+
+        Tensors, and mappings, lists and tuples of them, are cut along their first axis. Call
+        backward on the mean loss of each part, as it is: parts are weighted by their numbers of
+        examples, so that the gradient is the mean over the examples of the whole batch.
+        """
+        pieces, sizes = cut(batch, self.parts)
+        self._parts.weigh(sizes, scales_loss=True)
+        for piece in pieces:
+            with self.part():
+                yield piece if len(batch) > 1 else piece[0]
+
+    def weigh(self, weights: Sequence[float]) -> None:
+        """Give the parts of this step weights, such as their numbers of examples or of tokens.
+
+        For a loop that accumulates gradients over unequal parts and multiplies the loss of each by
+        its weight over the sum of weights. Call it before the first backward of a step.
+        """
+        if len(weights) != self.parts or not all(weight > 0 for weight in weights):
+            raise ValueError(
+                f"weights must be {self.parts} positive numbers, one per part, got {list(weights)}"
+            )
+        self._parts.weigh([float(weight) for weight in weights], scales_loss=False)
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """Make all backwards inside the block one part, where a part has several losses."""
+        with self._parts.open() if self.parts > 1 else nullcontext():
+            yield
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients; a step that was begun starts again with its first part."""
+        super().zero_grad(set_to_none)
+        if self._parts.done:
+            self._parts.clear()
+            self._freeze()
+
+
+def _nothing() -> None:
+    """Do nothing at the end of a part."""
+
+
+def _inverse_share(parts: Iterable[tuple[ActiveSet, float]], layer: int) -> float:
+    """Return the weight of all parts over that of the parts in which a layer is active."""
+    weights = [(weight, layer in active) for active, weight in parts]
+    own = sum(weight for weight, inside in weights if inside)
+    return sum(weight for weight, _ in weights) / own if own else 1.0
+
+
+def _scaling(
+    parts: weakref.ref[Parts], parameter: Tensor, layer: int
+) -> Callable[[Tensor], Tensor | None]:
+    owner = weakref.ref(parameter)
+
+    def scale(gradient: Tensor) -> Tensor | None:
+        alive, own = parts(), owner()
+        factor = 1.0 if alive is None else alive.factor(layer)
+        if factor == 1.0 or own is None or not _is_accumulated(own):
+            return None
+        return gradient * factor
+
+    return scale
+
+
+def _is_accumulated(parameter: Tensor) -> bool:
+    """Return whether a backward is running, and not `torch.autograd.grad`, which returns."""
+    node = torch.autograd.graph.get_gradient_edge(parameter).node
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # of torch.autograd.grad, which accumulates nothing
+        return False
+
+
+def _noticing(parts: weakref.ref[Parts]) -> Callable[[Tensor], None]:
+    def notice(parameter: Tensor) -> None:
+        alive = parts()
+        if alive is not None:
+            alive.notice()
+
+    return notice
