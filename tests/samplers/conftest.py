@@ -108,9 +108,9 @@ def _cases() -> list[Case]:
     fixed = FIXED[5]
     gap = {tuple(range(s, B)): fixed[s] for s in range(B) if fixed[s] > 0}
     cases.append(Case("progressive-gap", Progressive(fixed), gap))
-    q = (0.125, 0.125, 0.5, 0.75, 1.0)
-    steps = {tuple(range(s, B)): q[s] - (q[s - 1] if s else 0.0) for s in (0, 2, 3, 4)}
-    cases.append(Case("shares", Shares(q), steps))
+    shares = (0.125, 0.125, 0.5, 0.75, 1.0)
+    steps = {tuple(range(s, B)): shares[s] - (shares[s - 1] if s else 0.0) for s in (0, 2, 3, 4)}
+    cases.append(Case("shares", Shares(shares), steps))
     law = {(0, 2): 0.125, (1,): 0.25, (0, 3, 4): 0.5, (2, 4): 0.125}
     cases.append(Case("arbitrary", Arbitrary({(1, 3): 0.0} | law), law))
     return cases
