@@ -1,6 +1,6 @@
 """What a step costs: truncation against an oracle, our update against other Muons, draw + freeze.
 
-    python benchmarks/step.py [--rounds 15] [--only truncation|reuse|float32|muon|freeze]
+    python benchmarks/step.py [--rounds 15] [--only truncation|parts|reuse|float32|muon|freeze]
 
 The figures of docs/benchmarks.md come from its output, kept in benchmarks/step.txt. On a CPU
 without bfloat16, `--only muon` takes very long.
@@ -33,7 +33,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import DropMuon
-from dropmuon.samplers import Progressive
+from dropmuon.samplers import Progressive, Shares
 
 Contest = dict[str, Callable[[], None]]
 
@@ -41,19 +41,21 @@ Contest = dict[str, Callable[[], None]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--only", choices=["truncation", "reuse", "float32", "muon", "freeze"])
+    choices = ["truncation", "parts", "reuse", "float32", "muon", "freeze"]
+    parser.add_argument("--only", choices=choices)
     options = parser.parse_args()
-    parts = {
+    tables = {
         "truncation": truncation,
+        "parts": parts,
         "reuse": reuse,
         "float32": against_float32,
         "muon": against_muon,
         "freeze": draw_and_freeze,
     }
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {options.rounds} rounds")
-    for name, part in parts.items():
+    for name, table in tables.items():
         if options.only in (None, name):
-            part(options.rounds)
+            table(options.rounds)
 
 
 # Step time by cutoff, against a hand-placed detach
@@ -78,7 +80,7 @@ def truncation(rounds: int) -> None:
 
 def operations(step: Callable[[], None]) -> int:
     """Operations of matrix products in a step, update included: no noise in these."""
-    step.prepare()  # type: ignore[attr-defined]
+    getattr(step, "prepare", lambda: None)()
     with FlopCounterMode(display=False) as counter:
         step()
     return int(counter.get_total_flops())
@@ -151,6 +153,60 @@ class Pooled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(x.mean(1))
         return logits
+
+
+# A step in parts, against a loop with hand-placed detach
+
+PARTS = 4
+
+
+def parts(rounds: int) -> None:
+    """A quarter of the batch for all layers, the rest for the head only."""
+    for title, blocks, x, y in (cnn(), transformer()):
+        contest: Contest = {
+            "parts": parted_step(blocks, x, y),
+            "by hand": hand_parted_step(blocks, x, y),
+            "full": truncated_step(blocks, 0, x, y),
+        }
+        times = take_turns(contest, rounds)
+        counted = operations(contest["parts"]) / operations(contest["full"])
+        print(f"\nstep in {PARTS} parts, one of them full, the others for the head, {title}:")
+        print(f"  / the same by hand {ratio(times['parts'], times['by hand'])} (goal: 1.05)")
+        print(f"  / a full step {ratio(times['parts'], times['full'])}, ", end="")
+        print(f"operations {counted:.2f}", flush=True)
+
+
+def parted_step(blocks: nn.Sequential, x: Tensor, y: Tensor) -> Callable[[], None]:
+    blocks = copy.deepcopy(blocks)
+    shares = [1 / PARTS] * (len(blocks) - 1) + [1.0]
+    optimizer = DropMuon(blocks, lr=1e-4, by=by_block, sampler=Shares(shares), parts=PARTS)
+
+    def step() -> None:
+        for some, labels in optimizer.split(x, y):
+            F.cross_entropy(blocks(some), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    return step
+
+
+def hand_parted_step(blocks: nn.Sequential, x: Tensor, y: Tensor) -> Callable[[], None]:
+    """The oracle: the same arithmetic in a loop that detaches by hand, all layers moved."""
+    blocks = copy.deepcopy(blocks)
+    prefix, head = blocks[:-1], blocks[-1]
+    optimizer = DropMuon(blocks, lr=1e-4, by=by_block, sampler="full")
+
+    def step() -> None:
+        for part, (some, labels) in enumerate(zip(x.chunk(PARTS), y.chunk(PARTS), strict=True)):
+            with torch.set_grad_enabled(part == 0):
+                h = prefix(some)
+            (F.cross_entropy(head(h), labels) / PARTS).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    return step
 
 
 # Several updates per batch, against recomputing

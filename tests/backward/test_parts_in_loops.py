@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -227,3 +228,46 @@ def test_full_inside_a_step_makes_one_part_of_all_layers() -> None:
         if not name.startswith("6"):
             buffer = optimizer.state[parameter]["momentum_buffer"]
             torch.testing.assert_close(buffer, other.grad)
+
+
+def saved_bytes(model: nn.Module, run: Callable[[], None]) -> list[int]:
+    """Bytes of activations that the graph of each backward has saved."""
+    own = {parameter.data_ptr() for parameter in model.parameters()}
+    found: list[dict[int, int]] = [{}]
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() not in own:
+            found[-1][tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    def unpack(tensor: Tensor) -> Tensor:
+        if found[-1]:
+            found.append({})  # a backward has begun
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        run()
+    return [sum(each.values()) for each in found if each]
+
+
+def test_the_memory_of_a_step_is_that_of_its_largest_part() -> None:
+    model = make_model()
+    shares = samplers.Shares([0.25, 0.25, 0.25, 1.0])
+    optimizer = DropMuon(model, lr=0.01, sampler=shares, parts=4)
+    train(model, optimizer, 1)
+    x, y = make_batch(1)
+
+    def in_parts() -> None:
+        for some, labels in optimizer.split(x, y):
+            F.cross_entropy(model(some), labels).backward()
+
+    def at_once() -> None:
+        F.cross_entropy(model(x), y).backward()
+
+    by_part = saved_bytes(model, in_parts)
+    optimizer.zero_grad()
+    with optimizer.full():
+        (whole,) = saved_bytes(model, at_once)
+    assert len(by_part) == 4
+    assert sorted(by_part)[2] < 0.5 * max(by_part)  # three parts are for the head only
+    assert max(by_part) == pytest.approx(whole / 4, rel=0.02)
