@@ -243,7 +243,7 @@ class DropMuon(InParts, SavedOptimizer):
 
     def _update(self) -> ActiveSet:
         """Move the layers that were active and have a gradient; return the layers of the update."""
-        active = self._parts.reached if self._parts.done else self.active
+        active = self._all if self._full_depth and not self._parts.done else self._parts.reached
         members = [m for layer in active for m in self.roster.layers[layer] if self._can_move(m)]
         if not members:
             return ()

@@ -271,3 +271,18 @@ def test_the_memory_of_a_step_is_that_of_its_largest_part() -> None:
     assert len(by_part) == 4
     assert sorted(by_part)[2] < 0.5 * max(by_part)  # three parts are for the head only
     assert max(by_part) == pytest.approx(whole / 4, rel=0.02)
+
+
+def test_gradients_set_by_hand_move_the_layers_of_all_parts() -> None:
+    model = make_model()
+    optimizer = DropMuon(model, lr=0.05, parts=2, sampler=samplers.Serial(), seed=1)
+    train(model, optimizer, 1)
+    before = point(copy.deepcopy(model))
+    drawn = {layer for active in optimizer._parts.sets for layer in active}
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    after = point(model)
+    moved = {i for i in range(len(after)) if not torch.equal(before[i][0], after[i][0])}
+    assert moved == drawn
+    assert len(drawn) == 2

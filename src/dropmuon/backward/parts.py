@@ -79,8 +79,12 @@ class Parts:
 
     @property
     def reached(self) -> ActiveSet:
-        """The layers that were active in any part so far."""
-        return tuple(sorted({layer for active, _ in self._done for layer in active}))
+        """The layers that were active in any part so far, or will be if no backward was noticed.
+
+        Gradients may be there without one: set by hand, or by an engine of its own.
+        """
+        sets = [active for active, _ in self._done] or self.sets
+        return tuple(sorted({layer for active in sets for layer in active}))
 
     def share(self, layer: int) -> float:
         """Return the share of the parts in which a layer is active."""
