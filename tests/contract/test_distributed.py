@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,53 @@ def test_two_ranks_draw_the_same_sets_and_stay_equal_also_after_resuming(tmp_pat
         assert isinstance(value, Tensor)
         assert torch.equal(value, second["model"][name])
         assert not torch.equal(value, start[name])
+
+
+PARTS = 4
+
+
+def batch(step: int) -> Tensor:
+    return torch.randn(16, 5, generator=torch.Generator().manual_seed(step))
+
+
+def train_in_parts(
+    optimizer: DropMuon, net: nn.Module, rank: int, ranks: int, *, no_sync: bool = False
+) -> list[object]:
+    """Each rank has its share of the examples of every part."""
+    drawn: list[object] = []
+    for step in range(10):
+        for n, part in enumerate(batch(step).chunk(PARTS)):
+            drawn.append(optimizer.active)
+            waits = no_sync and isinstance(net, DistributedDataParallel) and n < PARTS - 1
+            with net.no_sync() if waits else nullcontext():
+                (net(part.chunk(ranks)[rank]).square().mean() / PARTS).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return drawn
+
+
+def work_in_parts(rank: int, folder: str, no_sync: bool) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS
+    )
+    plain = model()
+    wrapped = DistributedDataParallel(plain, find_unused_parameters=True)
+    optimizer = DropMuon(wrapped, lr=0.05, parts=PARTS, seed=7)
+    drawn = train_in_parts(optimizer, wrapped, rank, RANKS, no_sync=no_sync)
+    torch.save({"drawn": drawn, "model": plain.state_dict()}, Path(folder) / f"{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not distributed.is_gloo_available(), reason="torch was built without gloo")
+@pytest.mark.parametrize("no_sync", [False, True])
+def test_two_ranks_train_in_parts_as_one_process_does(tmp_path: Path, no_sync: bool) -> None:
+    spawn(work_in_parts, args=(str(tmp_path), no_sync), nprocs=RANKS)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(RANKS))
+    alone = model()
+    drawn = train_in_parts(DropMuon(alone, lr=0.05, parts=PARTS, seed=7), alone, 0, 1)
+    assert first["drawn"] == second["drawn"] == drawn
+    assert len(set(drawn)) > 2
+    for name, value in alone.state_dict().items():
+        assert torch.equal(first["model"][name], second["model"][name])
+        torch.testing.assert_close(first["model"][name], value, rtol=1e-4, atol=1e-5)
