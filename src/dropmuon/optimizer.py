@@ -119,7 +119,7 @@ class DropMuon(InParts, SavedOptimizer):
         self._parts = Parts(whole_number("parts", parts))
         if self.parts > 1 and self.updates_per_batch > 1:
             raise ValueError(
-                f"parts={parts} and updates_per_batch={updates_per_batch} exclude each other: one "
+                f"parts={parts} and updates_per_batch={updates_per_batch} cannot be combined: one "
                 "is for batches larger than needed, the other for smaller; leave one of them at 1"
             )
         self.truncate = truncate
@@ -305,7 +305,7 @@ class DropMuon(InParts, SavedOptimizer):
         if silent:
             self._warn_once(
                 "silent layers",
-                f"no gradient reached {', '.join(sorted(silent))} in a full step; where only such "
+                f"no gradient reached {', '.join(sorted(silent))} in a full step; if only such "
                 "layers are drawn, the last layer that has a gradient moves with them",
             )
 
@@ -318,7 +318,7 @@ class DropMuon(InParts, SavedOptimizer):
             return False
         if gradient.layout != torch.strided:
             raise RuntimeError(
-                f"the gradient of {member.name!r} is sparse, and DropMuon needs dense ones; "
+                f"the gradient of {member.name!r} is sparse, but DropMuon needs dense ones; "
                 "build the embedding with sparse=False"
             )
         return True

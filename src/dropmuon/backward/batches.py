@@ -21,8 +21,8 @@ def cut(batch: Any, count: int) -> tuple[list[Any], list[int]]:
     if len(lengths) != 1:
         found = f"lengths {sorted(lengths)}" if lengths else "no tensor with an axis"
         raise ValueError(
-            f"split needs tensors of one length, that of the batch, got {found}; leave out of "
-            "split what does not belong to single examples"
+            f"split needs tensors of equal length, that of the batch, got {found}; leave out "
+            "whatever has no entry per example"
         )
     (size,) = lengths
     if size < count:

@@ -128,7 +128,7 @@ class _Watch(TorchFunctionMode):
     def give_up(self, reason: str) -> None:
         """Recompute from now on, and say why."""
         self.safe = False
-        self._warn(f"updates_per_batch: frozen layers are recomputed in every update, as {reason}")
+        self._warn(f"updates_per_batch: frozen layers are recomputed in every update: {reason}")
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = bound(func, args, kwargs or {})
@@ -227,7 +227,7 @@ class _Watch(TorchFunctionMode):
         for tensor in written:
             shared = tensor._is_view() or id(tensor) in self._viewed
             if shared and self._token_of(tensor) is not None:
-                self.give_up("a tensor was written to that has views")
+                self.give_up("a tensor that has views was written to")
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run a function for real. What it consumes is kept, what it returns is new."""

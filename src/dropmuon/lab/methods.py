@@ -201,7 +201,7 @@ def _check_options(name: str, base: str, options: Mapping[str, Any]) -> None:
 def _warn_of_old_name(old: str) -> None:
     """Say once per process how a method is called now; without a handler, on stderr."""
     logging.getLogger(__name__).warning(
-        "dropmuon: method %r is an old name, accepted until the next release; use %r for it, or "
+        "dropmuon: method %r is an old name, accepted until the next release; use %r instead, or "
         "'torch-muon' for torch.optim.Muon",
         old,
         _OLD_NAMES[old],

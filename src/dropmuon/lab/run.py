@@ -131,7 +131,7 @@ class RunDirectory:
             found = json.loads(path.read_text())
         except FileNotFoundError as error:
             raise ValueError(
-                f"{self.path} is not a run of dropmuon: it has no {name}; give a directory that "
+                f"{self.path} is not a dropmuon run: it has no {name}; give a directory that "
                 "`dropmuon compare --out` made"
             ) from error
         except json.JSONDecodeError as error:

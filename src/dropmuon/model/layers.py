@@ -83,7 +83,7 @@ def _places(model: nn.Module) -> dict[int, list[Member]]:
             if is_lazy(parameter):
                 raise ValueError(
                     f"params has {full!r}, which has no shape yet; run the model once on an input "
-                    "before making the optimizer"
+                    "before creating the optimizer"
                 )
             places.setdefault(id(parameter), []).append(Member(full, parameter, module))
     return places
@@ -118,7 +118,7 @@ def _adopt_unreached(
     warn(f"the example's forward does not reach {names}; they were put into the first layer")
     live = {name: own for name, own in layers.items() if name not in dead}
     if not live:
-        raise ValueError("example reaches no parameter of the model; give an input it is used on")
+        raise ValueError("example reaches no parameter of the model; give an input that it uses")
     first = next(iter(live))
     return {**live, first: live[first] + lost}
 

@@ -157,7 +157,7 @@ def _checked(coefficients: Coefficients) -> tuple[bool, tuple[Polynomial, ...]]:
         single, rows = False, ()
     if not rows or any(len(r) not in (2, 3) or not all(map(math.isfinite, r)) for r in rows):
         raise ValueError(
-            "coefficients must be finite numbers (a, b) or (a, b, c), or a sequence of such, "
+            "coefficients must be finite numbers (a, b) or (a, b, c), or a sequence of these, "
             f"got {coefficients!r}"
         )
     return single, rows

@@ -77,7 +77,7 @@ def _parsed(content: Any) -> tuple[MeasuredCosts, SmoothnessEstimate, Settings]:
     given = content["format"]
     _need(
         type(given) is int and given == _FORMAT,
-        f"its format is {given!r}, and this version of dropmuon reads format {_FORMAT}; "
+        f"its format is {given!r}, but this version of dropmuon reads format {_FORMAT}; "
         "make the plan again",
     )
     layers = _names(content, "layers")

@@ -185,7 +185,7 @@ def momentum_or_default(given: float | None, rule: StepRule) -> float:
         return 0.5 if rule.momentum is None else rule.momentum
     if rule.momentum is not None and given != rule.momentum:
         raise ValueError(
-            f"momentum={given} contradicts {rule!r}, whose theorem has {rule.momentum}; "
+            f"momentum={given} contradicts {rule!r}, whose theorem requires {rule.momentum}; "
             "leave momentum out"
         )
     return given
@@ -194,7 +194,7 @@ def momentum_or_default(given: float | None, rule: StepRule) -> float:
 def _known(dual: Tensor | None) -> Tensor:
     """Return a dual norm that a rule with `uses_dual` is always given."""
     if dual is None:
-        raise TypeError("this step rule needs the dual norms of the gradient; got None")
+        raise TypeError("this step rule needs the dual norms of the gradient, got None")
     return dual
 
 
@@ -227,8 +227,8 @@ class _Table:
     def check(self, num_layers: int) -> None:
         if self._values.ndim and len(self._values) != num_layers:
             raise ValueError(
-                f"{self._name} is for {len(self._values)} layers, but the model has {num_layers}; "
-                "give one entry per layer"
+                f"{self._name} has {len(self._values)} entries, but the model has {num_layers} "
+                "layers; give one entry per layer"
             )
 
     def _refuse_bad(self, values: NDArray[np.float64]) -> None:

@@ -137,10 +137,10 @@ def _check_fit(
     layers = roster.names
     own = saved.get(KEY)
     if not isinstance(own, Mapping) or "param_groups" not in saved or "state" not in saved:
-        raise ValueError("state_dict is not one of DropMuon; it has no entry 'dropmuon'")
+        raise ValueError("state_dict is not from DropMuon: it has no entry 'dropmuon'")
     if own.get("version", VERSION) > VERSION:
         raise ValueError(
-            f"state_dict has version {own['version']}, and this dropmuon reads up to {VERSION}; "
+            f"state_dict has version {own['version']}, but this dropmuon reads up to {VERSION}; "
             "upgrade dropmuon"
         )
     missing = _FIELDS - own.keys()

@@ -108,10 +108,10 @@ def sentence(found: Speedup, baseline: str) -> str:
         return f"{method} missed {what} on all of {_count(found.seeds)}; {other}."
     if found.ratio is None:
         where = f"{found.reached} of {_count(found.seeds)}"
-        return f"{method} reached {what} ({where}), and {baseline} did not where it did."
+        return f"{method} reached {what} ({where}), but {baseline} did not on those seeds."
     seconds, basis = found.unit == "seconds", _basis(found)
     if standing(found) == "same":
-        soon = "about equally soon" if seconds else "at about the same cost"
+        soon = "in about the same time" if seconds else "at about the same cost"
         return f"{method} and {baseline} reached {what} {soon}: {times(found.ratio)} ({basis})."
     if standing(found) == "sooner":
         gain = "sooner" if seconds else "more cheaply"

@@ -22,7 +22,7 @@ def gpt(
     if set(channels) != {width} or width % _HEAD_WIDTH:
         raise ValueError(
             f"channels must repeat one width, a multiple of {_HEAD_WIDTH}, once per block for gpt, "
-            f"got {tuple(channels)}; give such as 128,128,128,128"
+            f"got {tuple(channels)}; for example 128,128,128,128"
         )
     if batch_norm:
         raise ValueError("batch_norm must be off for gpt, got True; its blocks have layer norms")

@@ -166,7 +166,7 @@ class Section:
         ]
         labels = {
             "sooner": "sooner",
-            "same": "about as soon",
+            "same": "about as fast",
             "later": "later",
             "missed": "missed it",
         }

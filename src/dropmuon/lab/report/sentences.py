@@ -61,7 +61,9 @@ def winner(task: Task) -> str:
         return f"{best.method} reached {what} most reliably, in {took}; {other} ({tries})."
     if _alike(best, second):
         both = f"{best.method} and {second.method}"
-        return f"{both} reached {what} about equally soon: {took} and {_time(second)} ({tries})."
+        return (
+            f"{both} reached {what} in about the same time: {took} and {_time(second)} ({tries})."
+        )
     return (
         f"{best.method} was the first to reach {what}: {took}, against {_time(second)} for "
         f"{second.method} ({tries})."

@@ -130,7 +130,7 @@ def _database(url: str, shown: str) -> RDBStorage:
         except ImportError as error:
             raise ValueError(
                 f"storage {shown} needs a missing driver: {error.__cause__ or error}; install it, "
-                "such as psycopg[binary] for postgresql"
+                "for example psycopg[binary] for postgresql"
             ) from error
         except (SQLAlchemyError, RuntimeError) as error:
             failure = error
