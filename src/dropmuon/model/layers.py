@@ -1,4 +1,4 @@
-"""What is a layer: a model as an ordered list of layers.
+"""The layers of a model, as an ordered list.
 
 Every trainable parameter of a model is in exactly one layer. Layers are ordered by execution where
 an example input is given, by registration otherwise. The order decides only how much is saved,
@@ -44,7 +44,7 @@ def model_layers(
 
 
 def numbered(layers: Mapping[Hashable, Sequence[Member]]) -> Roster:
-    """Return labelled layers as a roster whose members know their place."""
+    """Return labelled layers as a roster, with the layer of each member set."""
     for index, members in enumerate(layers.values()):
         for member in members:
             member.layer, member.num_layers = index, len(layers)
@@ -109,7 +109,7 @@ def _unknown_by(given: object) -> Exception:
 def _adopt_unreached(
     layers: Mapping[Hashable, list[Member]], unreached: set[Tensor]
 ) -> Mapping[Hashable, list[Member]]:
-    """Join layers that no forward reaches to the first reached one: no draw is theirs alone."""
+    """Join layers that no forward reaches to the first reached one, so that none is drawn alone."""
     dead = {k: own for k, own in layers.items() if all(m.parameter in unreached for m in own)}
     if not dead:
         return layers
@@ -206,7 +206,7 @@ def _unwrap(model: nn.Module) -> nn.Module:
 
 
 def _clean_name(name: str) -> str:
-    """Return a name without what DDP, FSDP, checkpointing and torch.compile put into it."""
+    """Return a name without what DDP, FSDP, checkpointing and torch.compile add to it."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 

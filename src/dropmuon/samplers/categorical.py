@@ -71,7 +71,7 @@ class Categorical(Sampler):
 
     @abstractmethod
     def _active_set(self, outcome: int, num_layers: int) -> ActiveSet:
-        """Return the set that an outcome stands for."""
+        """Return the set of an outcome."""
 
     def _progresses(self) -> tuple[float, ...]:
         return _CHECKED_PROGRESS if self.needs_progress else (0.0,)
