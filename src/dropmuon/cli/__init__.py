@@ -49,7 +49,7 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line, like the rest of dropmuon."""
+    """A parser that reports a mistake in one line, like the rest of dropmuon."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2."""

@@ -109,7 +109,7 @@ def _made(factory: str) -> tuple[Any, Any, Any]:
 
 @contextmanager
 def _naming(factory: str, let_through: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """Turn what the user's own code raises into one line that names the factory."""
+    """Turn exceptions of the user's own code into one line that names the factory."""
     try:
         yield
     except let_through:

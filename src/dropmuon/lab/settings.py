@@ -1,7 +1,7 @@
 """The settings of a comparison, listed once: name, type, default and meaning.
 
-`Config` checks them, the command line makes its options of them, and a sweep its axes. This file
-needs no extra package, so that the command line can be built without any.
+`Config` checks them, the command line derives its options from them, and a sweep its axes. This
+file needs no extra package, so that the command line can be built without any.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Plan:
         smoothness: the estimated smoothness constants.
         options: the samplers that were compared, full updates first.
         updates_per_batch: the number of updates that predictions for reused batches assume.
-        regime: the case of theory that was asked for; see `applied_regime`.
+        regime: the case of the theory that was requested; see `applied_regime`.
         seed: seed of the intervals.
     """
 
@@ -169,7 +169,7 @@ def plan(
         budget: approximate time to spend, in seconds.
         points: the number of points of a short run at which smoothness is estimated.
         updates_per_batch: the number of updates that predictions for reused batches assume.
-        regime: the case of theory to compare in: "smooth"; or (L0, L1)-smooth layers, where the
+        regime: the case of the theory to compare in: "smooth"; or (L0, L1)-smooth layers, where the
             "1/eps" or the "1/eps^2" term of the number of steps dominates.
         seed: seed of the order of measurements and of the intervals.
         on_progress: called with the name of the current stage and the share of it that is done.
@@ -233,7 +233,7 @@ def _step_rule(estimate: SmoothnessEstimate, regime: Regime) -> StepRule:
 
     Estimates use the norm of a layer that the planned optimizer has, by default the largest of its
     parameters' norms, while the rules use the root of the sum of squares, which is larger, with a
-    smaller dual. L and L0 are bounds for the rules, too, L1 up to the root of the number of
+    smaller dual. L and L0 are also bounds for the rules, L1 up to the root of the number of
     parameters.
     """
     everything = tuple(range(len(estimate.layers)))

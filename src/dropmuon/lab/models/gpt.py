@@ -37,7 +37,7 @@ def gpt(
 
 
 class _Embedding(nn.Module):
-    """Embeddings of a byte and of its place, added."""
+    """The sum of the embeddings of a byte and of its position."""
 
     def __init__(self, vocabulary: int, context: int, width: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _Embedding(nn.Module):
 
 
 class _Block(nn.Module):
-    """x + attention(norm(x)), then x + perceptron(norm(x))."""
+    """A block: x + attention(norm(x)), then x + perceptron(norm(x))."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class _Block(nn.Module):
 
 
 class _ClassesSecond(nn.Module):
-    """Turns (batch, context, classes) into (batch, classes, context), as cross entropy expects."""
+    """A view of (batch, context, classes) as (batch, classes, context), for cross entropy."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a view."""

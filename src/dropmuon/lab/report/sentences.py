@@ -28,7 +28,7 @@ def task_title(settings: Mapping[str, Any]) -> str:
 
 
 def headings(tasks: Sequence[Task]) -> list[str]:
-    """Return a title for every task; tasks with the same title are told apart by what differs."""
+    """Return a title for every task; tasks with the same title also show what differs."""
     titles = [task_title(task.settings) for task in tasks]
     found = []
     for title, task in zip(titles, tasks, strict=True):

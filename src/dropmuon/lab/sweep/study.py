@@ -1,4 +1,4 @@
-"""What workers share: the directory of a sweep, and its study, which many may open at a time."""
+"""What workers share: the directory of a sweep, and its study, which many may open at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["open_study", "prepare_directory"]
 
 _TRIES = 6
 _PATIENCE = 10.0
-"""Seconds that the worker that made a study may go without progress in filling it."""
+"""Seconds without progress in filling a new study after which other workers fill it, too."""
 
 _SPEC, _FILLED = "spec", "filled"
 
