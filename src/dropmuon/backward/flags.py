@@ -4,7 +4,7 @@ Toggling the flags makes autograd do the rest: below the cutoff no node exists a
 saved; above it, an inactive layer passes the gradient on and computes none of its own. If the order
 of layers is wrong, savings are lost, but never a gradient.
 
-A parameter that an optimizer froze for the moment carries a mark, and so does the module that owns
+A parameter that an optimizer froze temporarily carries a mark, and so does the module that owns
 it, where that is known. The mark distinguishes this freezing from the user's; a copy of a model
 keeps the marks of its modules, so an optimizer made for the copy knows what is to be trained.
 """
@@ -75,7 +75,7 @@ class Flags:
         return self._num_wanted[layer] > 0
 
     def froze(self, parameter: Tensor) -> bool:
-        """Return whether a parameter is frozen by these flags, for the moment."""
+        """Return whether a parameter is frozen by these flags, temporarily."""
         return getattr(parameter, _MARK, None) == self._id
 
     def release(self) -> None:
@@ -114,7 +114,7 @@ class Flags:
 
 
 def wants_training(parameter: Tensor, owner: Owner = None) -> bool:
-    """Return whether the user wants a parameter trained, frozen for the moment or not."""
+    """Return whether the user wants a parameter trained, even if frozen temporarily."""
     marked = owner is not None and owner[1] in owner[0].__dict__.get(_MARK, ())
     return parameter.requires_grad or hasattr(parameter, _MARK) or marked
 

@@ -19,7 +19,7 @@ _WRONG = "dropmuon: error:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; print one clear line and return 2 for whatever a user can get wrong.
+    """Run a command; print one clear line and return 2 for any mistake of the user.
 
     SIGTERM is treated like Ctrl-C: finished work is kept.
     """

@@ -55,7 +55,7 @@ class Member:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the user wants it trained, frozen by an optimizer for the moment or not."""
+        """Whether the user wants it trained, even if an optimizer froze it temporarily."""
         return wants_training(self.parameter, self.owner)
 
     @property

@@ -227,7 +227,7 @@ def _step_rule(estimate: SmoothnessEstimate, regime: Regime) -> StepRule:
     """Make sharp steps of 1 / L_i, or 1 / (L0_i + L1_i dual) in the (L0, L1) regimes.
 
     The constants are those of the full set, which bound those of all sets. The theorems allow the
-    longer steps 1 / L_{i,S}, and predictions assume them; but a short run tells little about long
+    longer steps 1 / L_{i,S}, and predictions assume them; but a short run says little about long
     steps of a small set away from that run. For the same reason the upper ends of the intervals
     are used where they are known. Momentum is 0: the theorems are about steps along the gradient.
 

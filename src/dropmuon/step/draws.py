@@ -40,7 +40,7 @@ class Draws:
             )
 
     def make_full(self, step: int) -> None:
-        """Make a step full, whatever the sampler: layers were added, or one is overdue."""
+        """Make a step full, whatever the sampler: layers were added, or it is still due."""
         self.full_step = step
 
     def at(self, step: int, num_layers: int) -> ActiveSet:

@@ -40,7 +40,7 @@ class Downloader:
     def __call__(
         self, url: str, output_file: str | os.PathLike[str], pooch: object, check_only: bool = False
     ) -> None:
-        """Download the URL to the file, as pooch asks for it."""
+        """Download the URL to the file; called by pooch."""
         part = self.part(url)
         part.parent.mkdir(parents=True, exist_ok=True)
         self._resumed = False

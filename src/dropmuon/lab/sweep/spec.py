@@ -40,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """Everything that a sweep is asked to do.
+    """The specification of a sweep.
 
     Attributes:
         base: settings that all cells share.
