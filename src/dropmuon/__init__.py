@@ -2,7 +2,7 @@
 
     optimizer = DropMuon(model, lr=0.1, momentum=0.5, sampler="uniform")
 
-takes the place of an optimizer in a loop that stays as it is: see `DropMuon`.
+replaces the optimizer of an unchanged training loop: see `DropMuon`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ON_DEMAND = {"theory": "theory", "plan": "planning", "Plan": "planning"}
 
 
 def __getattr__(name: str) -> object:
-    """Load the theory and the planner when they are asked for: the optimizer needs no SciPy."""
+    """Load the theory and the planner on first use: the optimizer needs no SciPy."""
     if name not in _ON_DEMAND:
         raise AttributeError(f"module 'dropmuon' has no attribute {name!r}")
     module: object = import_extra(

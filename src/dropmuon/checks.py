@@ -1,4 +1,4 @@
-"""What is refused, and the sentence that says so: argument, value, remedy."""
+"""Checks of arguments, with messages that name the argument, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 def whole_number(
     name: str, value: object, *, least: int = 1, most: int | None = None, remedy: str = ""
 ) -> int:
-    """Return `value` as an int from `least` to `most`, or refuse it with the argument's name."""
+    """Return `value` as an int from `least` to `most`, or reject it by the argument's name."""
     number = _index(value)
     if number is not None and least <= number and (most is None or number <= most):
         return number
@@ -37,7 +37,7 @@ def whole_number(
 
 
 def nonnegative_number(name: str, value: object) -> float:
-    """Return `value` as a finite float of at least 0, or refuse it with the argument's name."""
+    """Return `value` as a finite float of at least 0, or reject it by the argument's name."""
     if not isinstance(value, bool) and isinstance(value, Real):
         with suppress(OverflowError):
             number = float(value)
@@ -63,7 +63,7 @@ def kind_of(value: object) -> str:
 
 
 def import_extra(module: str, extra: str) -> Any:
-    """Import a module, or say which extra of dropmuon installs what it needs."""
+    """Import a module, or raise an error that names the extra of dropmuon to install."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -81,7 +81,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def _index(value: object) -> int | None:
-    """Return a value as an int if it is a whole number, and neither a truth value nor an array."""
+    """Return a value as an int if it is a whole number, and neither a bool nor an array."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         return None
     if "bool" in str(getattr(value, "dtype", "")):

@@ -13,7 +13,7 @@ __all__ = ["write_bytes", "write_json", "write_text", "write_with"]
 
 
 def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Let `fill` write a draft beside the file, then put it in the file's place."""
+    """Let `fill` write a draft next to the file, then move it into place."""
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -38,5 +38,5 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON that a person can read, too; NaN is an error, since JSON has none."""
+    """Write human-readable JSON; NaN is an error, since JSON has none."""
     write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")

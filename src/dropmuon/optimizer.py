@@ -1,4 +1,4 @@
-"""The step: Algorithm 1 (Drop-Muon) around `torch.optim.Optimizer`."""
+"""The optimizer: Algorithm 1 (Drop-Muon) as a `torch.optim.Optimizer`."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _COPIED = {
     *("_routing", "_obstacle", "_flags", "_full_depth", "_short_steps", "_warned"),
     *("_steps", "_parts", "_has_gradient", "_skipped"),
 }
-"""Attributes that a copy or a pickle takes along, beside those of every optimizer."""
+"""Attributes that a copy or a pickle keeps, besides those of every optimizer."""
 
 _TOO_OFTEN = 2
 """Steps in a row with fewer backwards than parts that a last batch of an epoch does not explain."""
 
 _DRAWS = ("seed", "resample_every", "total_steps", "full_start", "full_step")
-"""Settings of the draws that a saved state brings along."""
+"""Settings of the draws that a saved state restores."""
 
 
 class DropMuon(InParts, SavedOptimizer):
@@ -57,22 +57,22 @@ class DropMuon(InParts, SavedOptimizer):
 
     Args:
         params: a model; or `(name, parameter)` pairs; or group dicts, which may carry `layer`,
-            `norm` and any setting that holds per group (see `layer_groups`); or tensors.
+            `norm` and any per-group setting (see `layer_groups`); or tensors.
         lr: the radius :math:`t_i`, or a factor on it (see `step_rule`).
         momentum: the share :math:`\mu` of the old momentum that is kept (the paper's beta is
-            1-mu); 0.5 unless the step rule asks for another.
+            1-mu); 0.5 unless the step rule requires another.
         nesterov: follow (1-mu)*G + mu*M instead of M.
         weight_decay: decoupled, as a factor of lr; active layers only.
         maximize: ascend.
         sampler: a `samplers.Sampler` or a name.
         seed: of the draws.
         total_steps: planned number of `step()` calls; gives samplers their progress.
-        resample_every: keep an active set for so many steps.
+        resample_every: keep an active set for this many steps.
         full_start: False samples the first step too (Algorithms 2 and 3).
-        momentum_start: "gradient", or "zero" as `torch.optim.Muon` has it.
+        momentum_start: "gradient", or "zero" as in `torch.optim.Muon`.
         updates_per_batch: updates per `step(closure)`, all on one batch and one active set; what
             the frozen layers compute is computed once.
-        parts: cut the batch of a step into so many parts, each with an active set of its own: a
+        parts: cut the batch of a step into this many parts, each with an active set of its own: a
             backward is a part. A layer's gradient is the mean over the parts in which it was
             active, and every layer that was active in any part moves. See also `split`.
         truncate: False computes all gradients and skips only the updates of inactive layers.
@@ -82,7 +82,7 @@ class DropMuon(InParts, SavedOptimizer):
         orthogonalize: newton-schulz, svd, cubic, polar-express, coefficients, or a callable.
         adamw_lr: learning rate of the parameters that policy "muon" gives to AdamW.
         step_rule: a `rules.StepRule`; by default a step has length lr in its layer's norm.
-        foreach: False moves parameters one by one: slower, with less memory at a time.
+        foreach: False moves parameters one by one: slower, with less peak memory.
         error_if_nonfinite: raise on a NaN or infinite gradient instead of skipping its layer.
     """
 
@@ -119,7 +119,7 @@ class DropMuon(InParts, SavedOptimizer):
         self._parts = Parts(whole_number("parts", parts))
         if self.parts > 1 and self.updates_per_batch > 1:
             raise ValueError(
-                f"parts={parts} and updates_per_batch={updates_per_batch} exclude each other: one "
+                f"parts={parts} and updates_per_batch={updates_per_batch} cannot be combined: one "
                 "is for batches larger than needed, the other for smaller; leave one of them at 1"
             )
         self.truncate = truncate
@@ -153,7 +153,7 @@ class DropMuon(InParts, SavedOptimizer):
         super().__init__(groups, defaults)
         self._arrange(members)
 
-    # What a user reads
+    # For users to read
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ class DropMuon(InParts, SavedOptimizer):
     def __str__(self) -> str:
         return self.describe()
 
-    # What a user sets
+    # For users to set
 
     def activate(self, layers: Iterable[int]) -> None:
         """Choose the active set of the next step, in all its parts, by the indices of layers."""
@@ -199,8 +199,8 @@ class DropMuon(InParts, SavedOptimizer):
     def full(self) -> Iterator[None]:
         """Make every layer trainable inside the block; restore the active set on exit.
 
-        Also the place to freeze or unfreeze parameters in mid-training: inside, every flag is the
-        user's own, and its value on exit counts from then on.
+        This is also the place to freeze or unfreeze parameters during training: inside, every flag
+        is the user's own, and its value on exit holds from then on.
         """
         self._full_depth += 1
         self._freeze()
@@ -216,8 +216,8 @@ class DropMuon(InParts, SavedOptimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Move the active layers, then draw the next active set and freeze the rest for it.
 
-        As with every torch optimizer, gradients that are there are followed, however old, and a
-        step without any changes nothing.
+        As with every torch optimizer, existing gradients are followed, however old, and a step
+        without any changes nothing.
         """
         if closure is None and self.updates_per_batch > 1:
             raise ValueError(
@@ -259,7 +259,7 @@ class DropMuon(InParts, SavedOptimizer):
     def _draw_next(self, moved: ActiveSet) -> None:
         """Count the step, draw the next active set, freeze the rest.
 
-        A full step whose set was chosen by hand is still to come.
+        If a full step's set was chosen by hand, the full step is still to come.
         """
         if self._steps == self.draws.full_step and moved != self._all:
             self.draws.make_full(self._steps + 1)
@@ -272,12 +272,12 @@ class DropMuon(InParts, SavedOptimizer):
         self._freeze()
 
     def _end_part(self) -> None:
-        """Go to the next part: the next forward is for its active set."""
+        """Go to the next part: the next forward uses its active set."""
         self._parts.finish(self.active)
         self._freeze()
 
     def _warn_of_short_steps(self) -> None:
-        """Warn if parts are missing again and again, not only in the last batch of an epoch."""
+        """Warn if parts are missing repeatedly, not only in the last batch of an epoch."""
         done, planned = self._parts.done, self.parts
         self._short_steps = self._short_steps + 1 if 0 < done < planned else 0
         if self._short_steps == _TOO_OFTEN:
@@ -305,7 +305,7 @@ class DropMuon(InParts, SavedOptimizer):
         if silent:
             self._warn_once(
                 "silent layers",
-                f"no gradient reached {', '.join(sorted(silent))} in a full step; where only such "
+                f"no gradient reached {', '.join(sorted(silent))} in a full step; if only such "
                 "layers are drawn, the last layer that has a gradient moves with them",
             )
 
@@ -318,7 +318,7 @@ class DropMuon(InParts, SavedOptimizer):
             return False
         if gradient.layout != torch.strided:
             raise RuntimeError(
-                f"the gradient of {member.name!r} is sparse, and DropMuon needs dense ones; "
+                f"the gradient of {member.name!r} is sparse, but DropMuon needs dense ones; "
                 "build the embedding with sparse=False"
             )
         return True
@@ -344,7 +344,7 @@ class DropMuon(InParts, SavedOptimizer):
         return tuple(range(len(self.layers)))
 
     def _freeze(self) -> None:
-        """Make exactly the active layers trainable, and one that can have a gradient among them."""
+        """Make exactly the active layers trainable, at least one of which can have a gradient."""
         self._flags.observe()
         self._parts.replace(
             joined(each, self._can_have_gradient, len(self.layers)) for each in self._parts.sets
@@ -405,7 +405,7 @@ class DropMuon(InParts, SavedOptimizer):
         self._finalizer = self._flags.release_with(self)
 
     def _watch(self) -> None:
-        """Notice the ends of backwards, where a step has several parts."""
+        """Detect the ends of backwards, where a step has several parts."""
         if self.parts > 1:
             end = weakref.WeakMethod(self._end_part)
             members = ((member.parameter, member.layer) for member in self.roster.members())
@@ -445,7 +445,7 @@ class DropMuon(InParts, SavedOptimizer):
 
 
 def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    """Call the method of an optimizer, unless that is gone."""
+    """Call a method of an optimizer, unless the optimizer is gone."""
     alive = method()
     if alive is not None:
         alive()

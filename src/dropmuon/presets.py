@@ -1,6 +1,6 @@
-"""Known methods as special cases: each a few settings of the one optimizer.
+"""Known methods as special cases, each a few settings of `DropMuon`.
 
-Keyword arguments go on to `DropMuon`, so `muon(model, sampler="uniform")` is a Drop-Muon with
+Keyword arguments are passed on to `DropMuon`, so `muon(model, sampler="uniform")` is Drop-Muon with
 Muon's own norms, and so on.
 """
 
@@ -31,34 +31,34 @@ Params = nn.Module | Iterable[Any]
 
 
 def muon(params: Params, lr: float = 0.02, momentum: float = 0.95, **kwargs: Any) -> DropMuon:
-    """Muon (Jordan et al., 2024): hidden matrices orthogonalised, the rest on AdamW."""
+    """Make Muon (Jordan et al., 2024): hidden matrices orthogonalised, the rest on AdamW."""
     settings = {"sampler": "full", "policy": "muon", "nesterov": True, "momentum_start": "zero"}
     return DropMuon(params, lr, momentum, **{**settings, **kwargs})
 
 
 def scion(params: Params, lr: float = 3e-4, momentum: float = 0.9, **kwargs: Any) -> DropMuon:
-    """Unconstrained Scion (Pethick et al., 2025): an operator norm for every layer."""
+    """Make unconstrained Scion (Pethick et al., 2025): an operator norm for every layer."""
     return DropMuon(params, lr, momentum, **{"sampler": "full", "policy": "scion", **kwargs})
 
 
 def gluon(params: Params, lr: float = 0.02, momentum: float = 0.9, **kwargs: Any) -> DropMuon:
-    """Gluon (Riabinin et al., 2025): LMO steps in any norm per layer, every layer per step."""
+    """Make Gluon (Riabinin et al., 2025): LMO steps of every layer, each in any norm."""
     return DropMuon(params, lr, momentum, **{"sampler": "full", "policy": "spectral", **kwargs})
 
 
 def sgd(params: Params, lr: float = 0.1, momentum: float = 0.9, **kwargs: Any) -> DropMuon:
-    """SGD with momentum: Euclidean norms, whose sharp operator is the identity."""
+    """Make SGD with momentum: Euclidean norms, whose sharp operator is the identity."""
     settings = {"sampler": "full", "policy": "euclidean", "step_rule": Sharp()}
     return DropMuon(params, lr, momentum, **{**settings, **kwargs})
 
 
 def sign_sgd(params: Params, lr: float = 1e-3, momentum: float = 0.0, **kwargs: Any) -> DropMuon:
-    """signSGD (Bernstein et al., 2018): the max-entry norm, whose LMO is the sign."""
+    """Make signSGD (Bernstein et al., 2018): the max-entry norm, whose LMO is the sign."""
     return DropMuon(params, lr, momentum, **{"sampler": "full", "policy": "sign", **kwargs})
 
 
 def layerwise_gd(params: Params, lr: float = 0.1, **kwargs: Any) -> DropMuon:
-    """Algorithm 2: sharp steps along the gradient itself, for any norms and any sampler."""
+    """Make Algorithm 2: sharp steps along the gradient itself, for any norms and any sampler."""
     settings = {"sampler": "uniform", "step_rule": Sharp(), "full_start": False}
     return DropMuon(params, lr, 0.0, **{**settings, **kwargs})
 
@@ -66,7 +66,7 @@ def layerwise_gd(params: Params, lr: float = 0.1, **kwargs: Any) -> DropMuon:
 def block_coordinate_descent(
     params: Params, lr: float = 0.1, probabilities: ProbabilitiesLike = uniform, **kwargs: Any
 ) -> DropMuon:
-    """Algorithm 3: one random layer per step, along its gradient."""
+    """Make Algorithm 3: one random layer per step, along its gradient."""
     settings = {"sampler": Serial(probabilities), "policy": "euclidean"}
     return layerwise_gd(params, lr, **{**settings, **kwargs})
 
@@ -74,6 +74,6 @@ def block_coordinate_descent(
 def rpt(
     params: Params, lr: float = 0.1, probabilities: ProbabilitiesLike = uniform, **kwargs: Any
 ) -> DropMuon:
-    """Randomized Progressive Training (Szlendak et al., 2024): Euclidean, from a cutoff on."""
+    """Make Randomized Progressive Training (Szlendak et al., 2024), in Euclidean norms."""
     settings = {"sampler": Progressive(probabilities), "policy": "euclidean"}
     return layerwise_gd(params, lr, **{**settings, **kwargs})

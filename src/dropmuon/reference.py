@@ -1,4 +1,4 @@
-"""Algorithms 1, 2 and 3 of the paper, and parts: slow, literal, and the oracle of the tests.
+"""Algorithms 1, 2 and 3 of the paper, and parts: slow, literal, the oracle of the tests.
 
 A point X is a list of layers, each a list of tensors (the paper's X_i, where a weight and its bias
 stand side by side). Nothing is shared with the optimizer; orthogonalisation is an exact SVD.
@@ -41,7 +41,7 @@ def algorithm_1(
     nesterov: bool = False,
     weight_decay: float = 0.0,
 ) -> Point:
-    """Drop-Muon: momentum and LMO steps of the layers in S[k], in step k = 0, ..., len(S)-1."""
+    """Run Drop-Muon: momentum and LMO steps of the layers in S[k], step k = 0, ..., len(S)-1."""
     parts = [[active] for active in S]
     return algorithm_1_in_parts(
         X,
@@ -66,7 +66,7 @@ def algorithm_1_in_parts(
     nesterov: bool = False,
     weight_decay: float = 0.0,
 ) -> Point:
-    """Drop-Muon with a set S[k][p] per part p of step k, whose gradient is that of its examples.
+    """Run Drop-Muon with a set S[k][p] and a gradient for each part p of step k.
 
     The gradient of layer i is the mean over the parts in which it is active; a layer that is
     active in no part keeps its momentum and its place. One part per step is Algorithm 1.
@@ -99,7 +99,7 @@ def algorithm_2(
     gamma: Callable[[int, Sequence[int], float], float],
     norm: NormOf,
 ) -> Point:
-    """Deterministic Drop-Muon: X_i - gamma_i * sharp(G_i), where gamma has (i, S^k, dual(G_i)).
+    """Run deterministic Drop-Muon: X_i - gamma_i * sharp(G_i), gamma of (i, S^k, dual(G_i)).
 
     A layer is measured by the root of the sum of its tensors' squared norms, so that its sharp
     operator is that of its tensors, and its dual norm the root of the sum of their squared duals.
@@ -115,7 +115,7 @@ def algorithm_2(
 
 
 def algorithm_3(X: Point, gradient: Gradient, index: Sequence[int], gamma: float) -> Point:
-    """Randomized block coordinate descent: the layer index[k] along its gradient, in step k."""
+    """Run randomized block coordinate descent: layer index[k] along its gradient, in step k."""
     X = [[x.clone() for x in layer] for layer in X]
     for k, i in enumerate(index):
         G = gradient(X, k)
@@ -124,7 +124,7 @@ def algorithm_3(X: Point, gradient: Gradient, index: Sequence[int], gamma: float
 
 
 def lmo(norm: str, g: Tensor, t: float) -> Tensor:
-    """argmin <g, z> over the z whose norm is at most t; zero for g = 0."""
+    """Return argmin <g, z> over the z whose norm is at most t; zero for g = 0."""
     matrix = g.reshape(g.shape[0], -1) if g.ndim else g.reshape(1, 1)
     out, inputs = matrix.shape
     if norm == "spectral":
@@ -145,17 +145,17 @@ def lmo(norm: str, g: Tensor, t: float) -> Tensor:
 
 
 def dual(norm: str, g: Tensor) -> Tensor:
-    """The dual norm: -<g, lmo(g, 1)>."""
+    """Return the dual norm, -<g, lmo(g, 1)>."""
     return -torch.sum(g * lmo(norm, g, 1.0))
 
 
 def sharp(norm: str, g: Tensor) -> Tensor:
-    """argmax <g, z> - ||z||^2 / 2 = -dual(g) * lmo(g, 1)."""
+    """Return argmax <g, z> - ||z||^2 / 2 = -dual(g) * lmo(g, 1)."""
     return -dual(norm, g) * lmo(norm, g, 1.0)
 
 
 def _polar(matrix: Tensor) -> Tensor:
-    """U V^T of the singular value decomposition, over the singular values that are not zero."""
+    """Return U V^T of the singular value decomposition, over the nonzero singular values."""
     U, Sigma, Vt = torch.linalg.svd(matrix, full_matrices=False)
     threshold = max(matrix.shape) * torch.finfo(matrix.dtype).eps * Sigma[0]
     keep: Tensor = (threshold < Sigma).to(matrix.dtype)

@@ -76,7 +76,7 @@ def assert_exact(make, sampler, message=None, **options):
     ours = train(make, sampler, recompute=False, **options)
     theirs = train(make, sampler, recompute=True, **options)
     assert_equal(ours, theirs)
-    forced = "updates_per_batch: frozen layers are recomputed in every update, as a test"
+    forced = "updates_per_batch: frozen layers are recomputed in every update: a test"
     assert [m for m in theirs.messages if m.startswith("updates_per_batch")] == [forced]
     told = [m for m in ours.messages if m.startswith("updates_per_batch")]
     assert len(told) == len(set(told))

@@ -347,7 +347,7 @@ MISUSES = [
     ),
     value(
         "constants-for-other-layers",
-        "constants is for 2 layers, but the model has 3; give one entry per layer",
+        "constants has 2 entries, but the model has 3 layers; give one entry per layer",
         lambda: make(step_rule=rules.Smooth([1.0, 2.0])),
     ),
     value(
@@ -372,7 +372,7 @@ MISUSES = [
     value("half-a-part", "parts must be a whole number", lambda: make(parts=1.5)),
     value(
         "parts-and-updates",
-        "exclude each other",
+        "cannot be combined",
         lambda: make(parts=2, updates_per_batch=2),
     ),
     value(
@@ -429,9 +429,7 @@ MISUSES = [
         ddp_that_expects_all_gradients,
     ),
     # states
-    value(
-        "state-of-another-optimizer", "state_dict is not one of DropMuon", lambda: load(of_sgd())
-    ),
+    value("state-of-another-optimizer", "state_dict is not from DropMuon", lambda: load(of_sgd())),
     value("state-of-a-newer-release", "version 99, .* upgrade dropmuon", lambda: load(newer())),
     value(
         "state-of-another-model",

@@ -8,4 +8,4 @@ from tests.docs.pages import text_of
 def test_the_page_says_which_printed_formula_is_not_followed() -> None:
     text = " ".join(text_of("docs/theory.md").split())
     assert "## Optimal probabilities" in text
-    assert "gives the same with L1 for L0" in text
+    assert "gives the same with L1 in place of L0" in text

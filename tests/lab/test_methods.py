@@ -103,7 +103,7 @@ def test_muon_is_an_old_name_of_full_and_says_so_once(caplog: pytest.LogCaptureF
     assert [(each.name, each.base) for each in found] == [("muon", "full")] * 2 + [("x", "full")]
     assert len(caplog.records) == 1
     assert "'muon' is an old name" in caplog.text
-    assert "use 'full' for it, or 'torch-muon' for torch.optim.Muon" in caplog.text
+    assert "use 'full' instead, or 'torch-muon' for torch.optim.Muon" in caplog.text
 
 
 def test_a_name_of_ones_own_may_be_muon(caplog: pytest.LogCaptureFixture) -> None:

@@ -61,7 +61,7 @@ def test_only_one_holder_of_the_lock_is_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "is not a run of dropmuon: it has no config.json; give a directory that"),
+        (None, "is not a dropmuon run: it has no config.json; give a directory that"),
         ("{", "config.json is not JSON: .*; the run is damaged"),
         ("[1]", "config.json must hold an object, got list"),
     ],

@@ -30,7 +30,7 @@ def test_a_plan_of_another_format_is_refused_in_one_line(tmp_path: Path, given: 
         ValueError, match=r"plan.json cannot be read as a plan: its format"
     ) as found:
         Plan.load(path)
-    assert f"its format is {given!r}, and this version of dropmuon reads" in str(found.value)
+    assert f"its format is {given!r}, but this version of dropmuon reads" in str(found.value)
     assert "\n" not in str(found.value)
 
 

@@ -309,7 +309,7 @@ def test_constants_above_the_diagonal_are_never_used() -> None:
 @pytest.mark.parametrize("values", [np.ones(2), np.ones(4), np.ones((4, 4))], ids=str)
 @pytest.mark.parametrize("argument", MAKERS)
 def test_constants_for_another_number_of_layers_are_refused(argument: str, values: Any) -> None:
-    with pytest.raises(ValueError, match=rf"^{argument} is for {len(values)} layers, .* has 3"):
+    with pytest.raises(ValueError, match=rf"^{argument} has {len(values)} entries, .* has 3"):
         DropMuon(mlp()[0], step_rule=MAKERS[argument](values))
 
 

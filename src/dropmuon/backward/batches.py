@@ -1,4 +1,4 @@
-"""Cut a batch of any form into the parts of a step."""
+"""The cutting of a batch, of any form, into the parts of a step."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["cut"]
 
 
 def cut(batch: Any, count: int) -> tuple[list[Any], list[int]]:
-    """Cut a batch into pieces of nearly equal size along its first axis; return their sizes, too.
+    """Cut a batch into pieces of nearly equal size along its first axis; also return the sizes.
 
-    Tensors are cut, and lists of as many other things as there are examples. Mappings, lists and
-    tuples of these are cut item by item and keep their type. Everything else is in each piece.
+    Tensors are cut, and so are lists with one item per example. Mappings, lists and tuples of
+    these are cut item by item and keep their type. Everything else goes into each piece.
     """
     lengths = set(_lengths(batch))
     if len(lengths) != 1:
         found = f"lengths {sorted(lengths)}" if lengths else "no tensor with an axis"
         raise ValueError(
-            f"split needs tensors of one length, that of the batch, got {found}; leave out of "
-            "split what does not belong to single examples"
+            f"split needs tensors of equal length, that of the batch, got {found}; leave out "
+            "whatever has no entry per example"
         )
     (size,) = lengths
     if size < count:

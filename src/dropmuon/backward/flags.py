@@ -2,11 +2,11 @@
 
 Toggling the flags makes autograd do the rest: below the cutoff no node exists and no activation is
 saved; above it, an inactive layer passes the gradient on and computes none of its own. If the order
-of layers is wrong, savings are lost and never a gradient.
+of layers is wrong, savings are lost, but never a gradient.
 
-A parameter that an optimizer froze for the moment carries a mark, and so does the module that owns
-it, where that is known. The mark tells this freezing from the user's; a copy of a model takes the
-marks of its modules along, so an optimizer made for the copy knows what is meant to be trained.
+A parameter that an optimizer froze temporarily carries a mark, and so does the module that owns
+it, where that is known. The mark distinguishes this freezing from the user's; a copy of a model
+keeps the marks of its modules, so an optimizer made for the copy knows what is to be trained.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _IDS = itertools.count()
 
 
 class Flags:
-    """Keeps the flags of all parameters in step with the active set, and what the user asked for.
+    """The flags of all parameters, in step with the active set and with what the user wants.
 
-    A flag that differs from what was last shown was changed by the user, and is the user's wish
+    A flag that differs from what was last set was changed by the user, and is what the user wants
     from then on.
     """
 
@@ -75,11 +75,11 @@ class Flags:
         return self._num_wanted[layer] > 0
 
     def froze(self, parameter: Tensor) -> bool:
-        """Return whether a parameter is frozen by these flags, for the moment."""
+        """Return whether a parameter is frozen by these flags, temporarily."""
         return getattr(parameter, _MARK, None) == self._id
 
     def release(self) -> None:
-        """Make trainable again what is frozen by these flags only.
+        """Make everything trainable that only these flags froze.
 
         If nothing is trainable any more, the user froze the whole model: it stays frozen.
         """
@@ -114,13 +114,13 @@ class Flags:
 
 
 def wants_training(parameter: Tensor, owner: Owner = None) -> bool:
-    """Return whether the user wants a parameter trained, frozen for the moment or not."""
+    """Return whether the user wants a parameter trained, even if frozen temporarily."""
     marked = owner is not None and owner[1] in owner[0].__dict__.get(_MARK, ())
     return parameter.requires_grad or hasattr(parameter, _MARK) or marked
 
 
 def _mark(parameter: Tensor, owner: Owner, by: int | None) -> None:
-    """Mark a parameter and its owner as frozen by someone; None takes the mark off."""
+    """Mark a parameter and its owner as frozen by someone; None removes the mark."""
     frozen = by is not None
     if frozen:
         setattr(parameter, _MARK, by)
@@ -139,7 +139,7 @@ def _mark(parameter: Tensor, owner: Owner, by: int | None) -> None:
 
 
 def can_truncate(model: nn.Module) -> bool:
-    """Return whether the model tolerates missing gradients: by default, DDP waits for each."""
+    """Return whether the model tolerates missing gradients; by default, DDP waits for all."""
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         return True
     if model.find_unused_parameters and not model.static_graph:

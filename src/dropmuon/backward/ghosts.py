@@ -1,8 +1,8 @@
-"""Tensors without storage: what stands in for values that are known and need not be computed.
+"""Tensors without storage, which stand in for known values that need not be computed.
 
 A `Token` names a value of this batch: the output of a `Call`, whose function and inputs are its
 recipe. A `Ghost` is a tensor with the shape and dtype of a token's value. Code that only passes it
-on never notices; an operator that really reads it gets the value, kept or computed again.
+on never notices; an operator that reads it gets the value, kept or recomputed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Token:
         return None if stale else self._kept
 
     def value(self) -> Tensor:
-        """Return the value: kept, or computed again with all that it takes."""
+        """Return the value: kept, or recomputed with everything it depends on."""
         value = self.kept()
         if value is None:
             value = _compute(self)
@@ -75,7 +75,7 @@ class Ghost(Tensor):
         return self.resolved if self.resolved is not None else self.token.value()
 
     def become_real(self) -> None:
-        """Turn this very object into a plain tensor with its value: someone has kept it."""
+        """Turn this object into a plain tensor with its value, since someone has kept it."""
         torch.utils.swap_tensors(self, self.value().detach().clone())
 
 
@@ -102,7 +102,7 @@ class Call:
         random: tuple[RandomState, RandomState] | None,
         is_statistic: bool,
     ) -> list[tuple[Tensor, Token]]:
-        """Record what the function returned, wrote and drew; return who holds which token."""
+        """Record what the function returned, wrote and drew; return the token of each tensor."""
         self._random, self._is_statistic = random, is_statistic
         places = {id(tensor): n for n, tensor in enumerate(inputs)}
         results = tensors_in(output)
@@ -122,7 +122,7 @@ class Call:
         return found
 
     def compute(self, value_of: Callable[[Token], Tensor]) -> list[Tensor]:
-        """Run the recipe again, with the random numbers it had, on inputs nobody else sees."""
+        """Run the recipe again, with the same random numbers, on private inputs."""
         args, kwargs = _swap(self._inputs, Token, value_of)
         if self._written:
             args, kwargs = _swap((args, kwargs), Tensor, torch.clone)
@@ -146,7 +146,7 @@ class Call:
         return all(isinstance(inputs[place], Ghost) for place in self._written)
 
     def replay(self, args: Any, kwargs: Any) -> Any:
-        """Return ghosts, and leave behind what the function would: statistics, generators."""
+        """Return ghosts, and update what the function would: statistics, generators."""
         if self._is_statistic:
             self._func(*real(args), **real(kwargs))
         if self._random is not None:
@@ -158,12 +158,12 @@ class Call:
         return _swap(ghosts, _Input, lambda passed: inputs[passed.place])
 
     def forget(self) -> None:
-        """Release all values: nothing will be replayed any more."""
+        """Release all values: nothing will be replayed after this."""
         self._output, self._tokens = None, []
 
 
 def _compute(token: Token) -> Tensor:
-    """Run the recipes that a value takes, in order, and keep nothing of what lies between."""
+    """Run the recipes that a value needs, in order, and keep no intermediate values."""
     results: dict[Call, list[Tensor]] = {}
 
     def value_of(needed: Token) -> Tensor:
@@ -184,7 +184,7 @@ def _compute(token: Token) -> Tensor:
 
 
 class _Input:
-    """Stands for an output that is one of the inputs."""
+    """A placeholder for an output that is one of the inputs."""
 
     def __init__(self, place: int) -> None:
         self.place = place

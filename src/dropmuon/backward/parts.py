@@ -4,7 +4,7 @@ A step's batch is cut into parts, each with an active set of its own. A layer's 
 over the parts in which it was active, so it is computed from the share of the examples that the
 sampler gives it, and every layer that was active in any part moves.
 
-A backward ends a part. Hooks on the parameters notice it, and queue a callback of the autograd
+A backward ends a part. Hooks on the parameters detect it, and queue a callback of the autograd
 engine. The callback runs when the whole backward is over, so activation checkpointing recomputes
 every forward with the flags that it had, and the next forward sees those of the next part. Hooks
 and callback run outside of compiled graphs, and before DDP and gradient scalers read a gradient.
@@ -35,7 +35,7 @@ class Parts:
     Let part p have weight w_p, and W be the sum over all parts. A loop that accumulates gradients
     multiplies the loss of part p by w_p / W. Here layer i is multiplied by W over the sum of the
     weights of the parts in which it is active, which makes its gradient the mean over those parts.
-    With `scales_loss`, the factor w_p / W is applied here, too.
+    With `scales_loss`, the factor w_p / W is also applied here.
     """
 
     def __init__(self, count: int) -> None:
@@ -47,7 +47,7 @@ class Parts:
         self._is_open = False
         self.clear()
 
-    # The order of a step
+    # The course of a step
 
     def begin(self, sets: Sequence[ActiveSet]) -> None:
         """Start a step with these sets, one per part."""
@@ -55,7 +55,7 @@ class Parts:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was accumulated: the step starts again with its first part."""
+        """Discard what was accumulated: the step restarts from its first part."""
         self.weigh((1.0,) * self.count, scales_loss=False)
         self._done: list[tuple[ActiveSet, float]] = []
 
@@ -69,7 +69,7 @@ class Parts:
 
     @property
     def current(self) -> ActiveSet:
-        """The set of the part that comes next. After the last part, the sets come again."""
+        """The set of the next part. After the last part, the sets repeat."""
         return self.sets[len(self._done) % self.count]
 
     @property
@@ -104,7 +104,7 @@ class Parts:
         return factor
 
     def correct(self, members: Iterable[tuple[Tensor, int]]) -> None:
-        """Scale gradients if other parts came than were planned, or fewer or more."""
+        """Scale gradients if the parts differ from those planned, in kind or in number."""
         if not self._done or (self._scales_loss and len(self._done) % self.count == 0):
             return
         for parameter, layer in members:
@@ -118,20 +118,20 @@ class Parts:
     # The end of a backward
 
     def watch(self, members: Iterable[tuple[Tensor, int]], on_end: Callable[[], None]) -> None:
-        """Scale the gradients of parameters, given with their layers, and notice ends of parts."""
+        """Scale the gradients of parameters, given with their layers, and detect ends of parts."""
         self._on_end = on_end
         for handle in self._handles:
             handle.remove()
         self._handles, me = [], weakref.ref(self)
         for parameter, layer in members:
             wanted = parameter.requires_grad
-            parameter.requires_grad_(True)  # hooks can only be registered so, and stay
+            parameter.requires_grad_(True)  # the only way to register hooks, which stay
             self._handles.append(parameter.register_hook(_scaling(me, parameter, layer)))
             self._handles.append(parameter.register_post_accumulate_grad_hook(_noticing(me)))
             parameter.requires_grad_(wanted)
 
     def notice(self) -> None:
-        """Ask to be told of the end of a backward, at its first gradient."""
+        """Request a callback at the end of a backward, on its first gradient."""
         task = torch._C._current_graph_task_id()
         if task != self._task and not self._is_open:
             self._task = task
@@ -148,12 +148,12 @@ class Parts:
         self._on_end()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the hooks behind: a copy is to watch its own parameters."""
+        """Leave out the hooks: a copy must watch its own parameters."""
         return {**self.__dict__, "_on_end": _nothing, "_handles": [], "_is_open": False}
 
 
 class InParts(Optimizer):
-    """What an optimizer whose steps have parts offers its user."""
+    """The user interface of an optimizer whose steps have parts."""
 
     _parts: Parts
 
@@ -163,7 +163,7 @@ class InParts(Optimizer):
         raise NotImplementedError
 
     def _freeze(self) -> None:
-        """Apply the active set of the part that comes next."""
+        """Apply the active set of the next part."""
         raise NotImplementedError
 
     @property
@@ -180,7 +180,7 @@ class InParts(Optimizer):
         """Cut a batch into the parts of a step: `for x, y in optimizer.split(x, y): ...`.
 
         Tensors, and mappings, lists and tuples of them, are cut along their first axis. Call
-        backward on the mean loss of each part, as it is: parts are weighted by their numbers of
+        backward on the mean loss of each part, not divided: parts are weighted by their numbers of
         examples, so that the gradient is the mean over the examples of the whole batch.
         """
         pieces, sizes = cut(batch, self.parts)
@@ -208,7 +208,7 @@ class InParts(Optimizer):
             yield
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients; a step that was begun starts again with its first part."""
+        """Clear the gradients; a step that has begun restarts from its first part."""
         super().zero_grad(set_to_none)
         if self._parts.done:
             self._parts.clear()
@@ -220,7 +220,7 @@ def _nothing() -> None:
 
 
 def _inverse_share(parts: Iterable[tuple[ActiveSet, float]], layer: int) -> float:
-    """Return the weight of all parts over that of the parts in which a layer is active."""
+    """Return the total weight over the weight of the parts in which a layer is active."""
     weights = [(weight, layer in active) for active, weight in parts]
     own = sum(weight for weight, inside in weights if inside)
     return sum(weight for weight, _ in weights) / own if own else 1.0

@@ -1,14 +1,13 @@
-"""Reuse a frozen prefix: what no update of a batch can change is computed once for all of them.
+"""The reuse of a frozen prefix: what no update of a batch can change is computed only once.
 
 During `step(closure)` with several updates per batch, every torch function of the forward pass is
 watched. One whose inputs carry no gradient and are known (a parameter or a batch, by identity and
 version, or the output of another such function) gives the same output in the next update. There the
 output is not computed: a `Ghost` stands in for it, a tensor with a shape and no storage. What the
-active layers consume is kept, and handed to them in place of its ghost; anything else that is
-asked for is computed again from its recipe. Nothing is assumed about the model, whose code runs
-as it stands.
+active layers consume is kept, and passed to them in place of its ghost; anything else that is
+needed is recomputed from its recipe. Nothing is assumed about the model, whose code runs unchanged.
 
-Every update starts from the same state of the random number generators, as it is about the same
+Every update starts from the same state of the random number generators, since it uses the same
 sample; a replayed function that drew random numbers leaves the generators where it left them.
 Batch statistics are accumulated in every update.
 """
@@ -88,11 +87,11 @@ def obstacle(model: nn.Module) -> str | None:
 
 
 class _Unknown(Exception):  # noqa: N818
-    """Raised for a function whose output cannot be known without running it."""
+    """A function whose output cannot be known without running it."""
 
 
 class _Watch(TorchFunctionMode):
-    """Sees every torch function of an update, runs those it must and replays those it can."""
+    """A mode that sees every torch function, runs those it must and replays those it can."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         super().__init__()
@@ -118,7 +117,7 @@ class _Watch(TorchFunctionMode):
         self._marks.clear()
 
     def settle(self) -> None:
-        """Make real what someone kept of an update: a cache in a module, an output to inspect."""
+        """Turn ghosts that were kept into tensors: a cache in a module, an output to inspect."""
         alive = [ghost() for ghost in self._ghosts]
         self._ghosts.clear()
         for ghost in alive:
@@ -126,9 +125,9 @@ class _Watch(TorchFunctionMode):
                 ghost.become_real()
 
     def give_up(self, reason: str) -> None:
-        """Recompute from now on, and say why."""
+        """Recompute from now on, and warn with the reason."""
         self.safe = False
-        self._warn(f"updates_per_batch: frozen layers are recomputed in every update, as {reason}")
+        self._warn(f"updates_per_batch: frozen layers are recomputed in every update: {reason}")
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = bound(func, args, kwargs or {})
@@ -153,7 +152,7 @@ class _Watch(TorchFunctionMode):
         return self._run(func, args, kwargs)
 
     def _key(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Return what the output depends on, and how often it was asked for in this update."""
+        """Return what the output depends on, and how often it was needed in this update."""
         if func in OPAQUE or not self.safe:
             raise _Unknown
         if accumulates_statistics(func, kwargs):  # which are written and not read
@@ -227,10 +226,10 @@ class _Watch(TorchFunctionMode):
         for tensor in written:
             shared = tensor._is_view() or id(tensor) in self._viewed
             if shared and self._token_of(tensor) is not None:
-                self.give_up("a tensor was written to that has views")
+                self.give_up("a tensor that has views was written to")
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run a function for real. What it consumes is kept, what it returns is new."""
+        """Run a function. What it consumes is kept, what it returns is new."""
         inputs = tensors_in((args, kwargs))
         if self.recording:
             self._keep(inputs, copy=writes(func))
@@ -250,7 +249,7 @@ class _Watch(TorchFunctionMode):
         return output
 
     def _note_statistics(self, func: Any, kwargs: Any) -> None:
-        """Running statistics change without a trace in their versions: count their writes."""
+        """Count writes to running statistics, which leave no trace in their versions."""
         if accumulates_statistics(func, kwargs):
             for statistic in (kwargs["running_mean"], kwargs["running_var"]):
                 self._statistics[id(statistic)] = self._statistics.get(id(statistic), 0) + 1

@@ -20,7 +20,7 @@ class RandomState:
 
     @classmethod
     def now(cls) -> RandomState:
-        """Take a snapshot. Generator states live on the host, so no device is waited for."""
+        """Take a snapshot, without waiting: generator states are on the host."""
         has_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
         cuda = tuple(torch.cuda.get_rng_state_all()) if has_cuda else ()
         mps = (torch.mps.get_rng_state(),) if torch.backends.mps.is_available() else ()

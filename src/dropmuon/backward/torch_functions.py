@@ -1,4 +1,4 @@
-"""What torch functions do besides computing: write, read hidden state, ask for shapes."""
+"""What torch functions do besides computing: write, read hidden state, query shapes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OPAQUE = _members(
     *("grad", "grad_fn", "is_leaf", "numpy", "data_ptr", "untyped_storage"),
     *("register_hook", "retain_grad", "backward"),
 )
-# What is written through these leaves no trace, or starts gradients where none were.
+# Writes through these leave no trace, or start gradients where there were none.
 TROUBLE = dict.fromkeys(_accessors("data"), "the closure uses the .data of a tensor")
 TROUBLE |= dict.fromkeys(
     (_accessors("requires_grad")[1], Tensor.requires_grad_), "gradients start in a frozen layer"
@@ -66,12 +66,12 @@ def bound(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def accumulates_statistics(func: Any, kwargs: Any) -> bool:
-    """Return whether it is batch norm in training: running statistics are written, never read."""
+    """Return whether this is batch norm in training, which only writes running statistics."""
     return func is _BATCH_NORM and kwargs["training"] and kwargs["running_mean"] is not None
 
 
 def writes(func: Any) -> bool:
-    """Return whether a function writes to its first input, going by its name."""
+    """Return whether a function writes to its first input, judging by its name."""
     name = getattr(func, "__name__", "")
     return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
 

@@ -19,7 +19,7 @@ _WRONG = "dropmuon: error:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; print one clear line and return 2 for whatever a user can get wrong.
+    """Run a command; print one clear line and return 2 for any mistake of the user.
 
     SIGTERM is treated like Ctrl-C: finished work is kept.
     """
@@ -49,7 +49,7 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line, like the rest of dropmuon."""
+    """A parser that reports a mistake in one line, like the rest of dropmuon."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2."""

@@ -22,7 +22,7 @@ _METHODS = (
     "torch-muon (torch.optim.Muon and AdamW); scion; adamw; sgd"
 )
 _APART = frozenset({"lr", "options", "scale"})
-"""Settings that are no plain option: `--lr` sets options of methods too, `--scale` shrinks."""
+"""Settings that are not plain options: `--lr` also sets options of methods, `--scale` shrinks."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,7 +45,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser, settings: Sequence[Field[Any]]) -> None:
-    """Add an option per setting, and what both commands accept besides."""
+    """Add an option per setting, and the other options of both commands."""
     for each in settings:
         flag, meaning = f"--{each.name.replace('_', '-')}", each.metadata["meaning"]
         if each.name == "lr":
@@ -116,7 +116,7 @@ def _conclude(run: Any) -> None:
 
 
 def _watchers(out: Path, names: list[str]) -> Any:
-    """Make the loggers that were asked for, and a display if stderr is a terminal."""
+    """Make the requested loggers, and a display if stderr is a terminal."""
     loggers = import_extra("dropmuon.lab.watch.loggers", "lab")
     progress = import_extra("dropmuon.lab.watch.progress", "lab")
     console = import_extra("rich.console", "lab").Console(stderr=True)
@@ -144,7 +144,7 @@ def _given(
 
 
 def _reader(setting: Field[Any]) -> Callable[[str], Any]:
-    """Return how the text of an option becomes the value of a setting."""
+    """Return the function that turns the text of an option into the value of a setting."""
     if setting.name == "seeds":
         return _seeds
     readers: dict[str, Callable[[str], Any]] = {

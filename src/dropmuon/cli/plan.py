@@ -30,7 +30,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--by", default="module", help="module or block")
     parser.add_argument("--policy", default="spectral")
     parser.add_argument(
-        "--regime", default="smooth", help="the case of theory: smooth, 1/eps or 1/eps^2"
+        "--regime", default="smooth", help="the case of the theory: smooth, 1/eps or 1/eps^2"
     )
     parser.add_argument(
         "--budget", type=float, default=60.0, help="approximate time to spend, in seconds"
@@ -109,7 +109,7 @@ def _made(factory: str) -> tuple[Any, Any, Any]:
 
 @contextmanager
 def _naming(factory: str, let_through: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """Turn what the user's own code raises into one line that names the factory."""
+    """Turn exceptions of the user's own code into one line that names the factory."""
     try:
         yield
     except let_through:

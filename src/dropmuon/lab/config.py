@@ -38,7 +38,7 @@ class Config(Settings):
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Config:
-        """Make a configuration from plain values, such as a file holds; lists become tuples."""
+        """Make a configuration from plain values, such as those of a file; lists become tuples."""
         return cls(**_values(settings))
 
     def changed(self, settings: Mapping[str, Any]) -> Config:
@@ -46,7 +46,7 @@ class Config(Settings):
         return replace(self, **_values(settings))
 
     def to_json(self) -> dict[str, Any]:
-        """Return all settings as plain values, with what follows from them."""
+        """Return all settings as plain values, with derived ones."""
         return {"format": FORMAT, **asdict(self), "baseline": self.baseline}
 
     @property
@@ -65,7 +65,7 @@ class Config(Settings):
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Read settings from a YAML, TOML or JSON file, told apart by its ending."""
+    """Read settings from a YAML, TOML or JSON file, depending on its ending."""
     readers = {".yaml": yaml.safe_load, ".yml": yaml.safe_load}
     readers |= {".toml": tomllib.loads, ".json": json.loads}
     if path.suffix not in readers:
@@ -82,7 +82,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _values(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values as the fields hold them; refuse names that are not settings."""
+    """Return plain values as the fields hold them; reject names that are not settings."""
     known = {each.name: each.type for each in fields(Settings)}
     given = {key: value for key, value in settings.items() if key not in _DERIVED}
     for key in given:

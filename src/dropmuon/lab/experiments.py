@@ -47,8 +47,8 @@ EXPERIMENTS: dict[str, Config] = {
         title="Paper: cifar10",
     ),
 }
-"""The paper's section "Experiments" and its appendix. The paper has 20 or 50 epochs without saying
-where: here MNIST has 20, and the others, which learn more slowly, have 50."""
+"""The paper's section "Experiments" and its appendix. The paper uses 20 or 50 epochs without
+saying where: here MNIST has 20, and the others, which learn more slowly, have 50."""
 
 
 def experiment(name: str, scale: float = 1.0) -> Config:

@@ -1,4 +1,4 @@
-"""Methods by name: what `dropmuon compare --methods` accepts, and the optimizers they stand for."""
+"""Methods by name: what `dropmuon compare --methods` accepts, and the optimizer of each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["BASELINES", "Method", "Optimizer", "Shared", "method_named", "method
 Optimizer = torch.optim.Optimizer | TorchMuon
 
 BASELINES = ("full", "muon")
-"""What other methods are measured against where it takes part: the method, and its old name."""
+"""The baseline of other methods where it takes part: the method, and its old name."""
 
 _OLD_NAMES = {"muon": "full"}
 _SCHEDULES = ("uniform", "linear", "quadratic", "exponential", "epoch-shift")
@@ -75,7 +75,7 @@ sets others."""
 
 @dataclass(frozen=True)
 class Shared:
-    """What all methods of a comparison share on one seed, used by those that have no own value."""
+    """What all methods of a comparison share on one seed, unless they have a value of their own."""
 
     lr: float
     momentum: float
@@ -86,7 +86,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Method:
-    """A name, the known method it stands for (`base`), and options of its own."""
+    """A name, the known method behind it (`base`), and its own options."""
 
     name: str
     base: str
@@ -149,7 +149,7 @@ class Method:
 
 
 def method_named(name: str, options: Mapping[str, Any] | None = None) -> Method:
-    """Return the method of this name, or say which names and options there are.
+    """Return the method of this name; errors list the names and options there are.
 
     Any name is accepted whose options name a `base`. `muon` is an old name of `full`: the method
     keeps it as its name, so that runs that began with it can be resumed.
@@ -199,9 +199,9 @@ def _check_options(name: str, base: str, options: Mapping[str, Any]) -> None:
 
 @cache
 def _warn_of_old_name(old: str) -> None:
-    """Say once per process how a method is called now; without a handler, on stderr."""
+    """Log once per process what a method is called now; without a handler, on stderr."""
     logging.getLogger(__name__).warning(
-        "dropmuon: method %r is an old name, accepted until the next release; use %r for it, or "
+        "dropmuon: method %r is an old name, accepted until the next release; use %r instead, or "
         "'torch-muon' for torch.optim.Muon",
         old,
         _OLD_NAMES[old],

@@ -58,7 +58,7 @@ class Evaluation:
     load: float | None = None
 
     def line(self) -> str:
-        """Return one line of JSON, without its end."""
+        """Return one line of JSON, without a newline."""
         return json.dumps(asdict(self), allow_nan=False)
 
     @classmethod
@@ -121,7 +121,7 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[bool]:
-        """Try to be the only process that writes here, and tell whether it is."""
+        """Try to be the only process that writes here; return whether it is."""
         with (self.path / ".lock").open("w") as file:
             yield try_lock(file.fileno())
 
@@ -131,7 +131,7 @@ class RunDirectory:
             found = json.loads(path.read_text())
         except FileNotFoundError as error:
             raise ValueError(
-                f"{self.path} is not a run of dropmuon: it has no {name}; give a directory that "
+                f"{self.path} is not a dropmuon run: it has no {name}; give a directory that "
                 "`dropmuon compare --out` made"
             ) from error
         except json.JSONDecodeError as error:
@@ -147,7 +147,7 @@ def methods_in(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def finite(value: float) -> float | None:
-    """Return the number, or None where JSON cannot write it."""
+    """Return the number, or None if JSON cannot represent it."""
     return value if math.isfinite(value) else None
 
 

@@ -1,7 +1,7 @@
 """The settings of a comparison, listed once: name, type, default and meaning.
 
-`Config` checks them, the command line makes its options of them, and a sweep its axes. This file
-needs no extra package, so that the command line can be built without any.
+`Config` checks them, the command line derives its options from them, and a sweep its axes. This
+file needs no extra package, so that the command line can be built without any.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ class Settings:
     )
     options: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict,
-        metadata={"meaning": "by method, what differs from the shared settings", "task": False},
+        metadata={"meaning": "by method, settings that differ from the shared ones", "task": False},
     )
     targets: tuple[float, ...] = _setting(
-        (60.0, 70.0, 80.0, 90.0), "accuracies in percent whose time is measured: 60,70,80"
+        (60.0, 70.0, 80.0, 90.0), "target accuracies in percent, whose time is measured: 60,70,80"
     )
     lr: float = _setting(
         0.1, "learning rate of full and drop-muon, or METHOD=0.01 for one method; repeatable"
     )
     momentum: float = _setting(0.5, "momentum of full and drop-muon")
     policy: str = _setting("", "norm per parameter of full and drop-muon: spectral, muon, scion")
-    evaluations_per_epoch: int = _setting(2, "more evaluations make times to target finer")
+    evaluations_per_epoch: int = _setting(2, "more evaluations give finer times to target")
     train_examples: int = _setting(4_000, "training examples per evaluation")
     augment: bool = _setting(False, "shift and flip images at random", task=True)
-    context: int = _setting(64, "bytes per example of a text", task=True)
-    plan_budget: float = _setting(20.0, "seconds to plan for drop-muon:planned")
+    context: int = _setting(64, "bytes per example, for text", task=True)
+    plan_budget: float = _setting(20.0, "seconds of planning, for drop-muon:planned")
     device: str = _setting("cpu", "cpu, cuda or mps")
-    threads: int | None = _setting(None, "threads of PyTorch; its own choice by default")
-    scale: float = _setting(1.0, "below 1, the share of an experiment that was kept")
+    threads: int | None = _setting(None, "number of PyTorch threads; by default its own choice")
+    scale: float = _setting(1.0, "below 1, the share of an experiment that is kept")
     title: str = _setting("", "title of the report", task=True)

@@ -1,4 +1,4 @@
-"""Muon as PyTorch has it: `torch.optim.Muon` for hidden matrices, AdamW for the rest."""
+"""PyTorch's Muon: `torch.optim.Muon` for hidden matrices, AdamW for the rest."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["TorchMuon"]
 class TorchMuon:
     """`torch.optim.Muon` and `torch.optim.AdamW` as one optimizer, for a model of the lab.
 
-    Parameters are routed as by `policy="muon"`: matrices of hidden layers go to Muon; embeddings,
+    Parameters are routed as with `policy="muon"`: matrices of hidden layers go to Muon; embeddings,
     the output layer and vectors go to AdamW. `torch.optim.Muon` takes matrices only, so a
-    convolution is given to it as a view of shape (out, in*kh*kw), as in Jordan's own code.
+    convolution is passed as a view of shape (out, in*kh*kw), as in Jordan's own code.
 
     On a CPU the Newton-Schulz iteration runs in the precision of the parameters: torch casts to
     bfloat16 there, and a product of bfloat16 matrices is slow on most CPUs and an illegal
@@ -65,7 +65,7 @@ class TorchMuon:
         return loss
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
         self.muon.zero_grad()
         self.adamw.zero_grad()
         for parameter, _ in self._hidden:
@@ -86,7 +86,7 @@ class TorchMuon:
 
 
 class _WithoutBfloat16(TorchFunctionMode):
-    """Inside, `Tensor.bfloat16` returns a copy in the tensor's own precision."""
+    """A block in which `Tensor.bfloat16` returns a copy in the tensor's own precision."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

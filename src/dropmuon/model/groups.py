@@ -1,4 +1,4 @@
-"""Parameter groups: how layers and norms travel through torch's own form, both ways."""
+"""Parameter groups: layers and norms in torch's own form, and back."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def read_groups(
     """Read the layers off an optimizer's parameter groups: in order of mention, integers sorted.
 
     A parameter that has no record in `known` gets one. Without a `layer` it belongs to the module
-    that its name says, or, without a name, to a layer of its own; without a `norm`, the policy
+    named by its own name or, without a name, to a layer of its own; without a `norm`, the policy
     chooses.
     """
     layers: dict[Hashable, list[Member]] = {}
@@ -122,7 +122,7 @@ def _route_alone(
 
 
 def _share_norms(roster: Roster) -> None:
-    """Let equal norms be one object: a step recognises parameters to move together by it."""
+    """Make equal norms one object, by which a step groups parameters that move together."""
     same: dict[Any, Any] = {}
     for member in roster.members():
         member.norm = same.setdefault(member.norm, member.norm)

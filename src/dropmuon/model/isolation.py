@@ -1,4 +1,4 @@
-"""Whatever is tried on a model, leave it and all random number generators exactly as found."""
+"""Isolation of experiments on a model: it and all generators are left exactly as they were."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ def untouched(
 ) -> Iterator[None]:
     """Restore a model and all random number generators on exit, also after an exception.
 
-    Restored are parameters, buffers, gradients (the same objects), `requires_grad` flags, training
+    This covers parameters, buffers, gradients (the same objects), `requires_grad` flags, training
     modes and other attributes of modules and parameters: tensors, generators and, however deep,
-    what dicts, lists, sets and deques hold. So are the states of the generators of Python, NumPy
+    the contents of dicts, lists, sets and deques; and the states of the generators of Python, NumPy
     and PyTorch and of `others`. Parameters have no gradients at the start of the block. The
-    insides of objects of other classes, and what the loss keeps outside the model, are not
-    restored.
+    contents of other objects, and what the loss keeps outside the model, are not restored.
 
     Args:
         model: the model to restore.
         others: more generators, such as that of a data loader.
-        parameters: False leaves parameters and their gradients alone, and so saves the memory of
-            a copy, for blocks that cannot change them.
+        parameters: False leaves parameters and their gradients alone, which saves the memory of a
+            copy, for blocks that cannot change them.
     """
     generators = Generators.now()
     modules = [_ModuleState.of(module) for module in model.modules()]

@@ -1,4 +1,4 @@
-"""What is a layer: a model as an ordered list of layers.
+"""The layers of a model, as an ordered list.
 
 Every trainable parameter of a model is in exactly one layer. Layers are ordered by execution where
 an example input is given, by registration otherwise. The order decides only how much is saved,
@@ -44,7 +44,7 @@ def model_layers(
 
 
 def numbered(layers: Mapping[Hashable, Sequence[Member]]) -> Roster:
-    """Return labelled layers as a roster whose members know their place."""
+    """Return labelled layers as a roster, with the layer of each member set."""
     for index, members in enumerate(layers.values()):
         for member in members:
             member.layer, member.num_layers = index, len(layers)
@@ -83,7 +83,7 @@ def _places(model: nn.Module) -> dict[int, list[Member]]:
             if is_lazy(parameter):
                 raise ValueError(
                     f"params has {full!r}, which has no shape yet; run the model once on an input "
-                    "before making the optimizer"
+                    "before creating the optimizer"
                 )
             places.setdefault(id(parameter), []).append(Member(full, parameter, module))
     return places
@@ -109,7 +109,7 @@ def _unknown_by(given: object) -> Exception:
 def _adopt_unreached(
     layers: Mapping[Hashable, list[Member]], unreached: set[Tensor]
 ) -> Mapping[Hashable, list[Member]]:
-    """Join layers that no forward reaches to the first reached one: no draw is theirs alone."""
+    """Join layers that no forward reaches to the first reached one, so that none is drawn alone."""
     dead = {k: own for k, own in layers.items() if all(m.parameter in unreached for m in own)}
     if not dead:
         return layers
@@ -118,7 +118,7 @@ def _adopt_unreached(
     warn(f"the example's forward does not reach {names}; they were put into the first layer")
     live = {name: own for name, own in layers.items() if name not in dead}
     if not live:
-        raise ValueError("example reaches no parameter of the model; give an input it is used on")
+        raise ValueError("example reaches no parameter of the model; give an input that it uses")
     first = next(iter(live))
     return {**live, first: live[first] + lost}
 
@@ -206,7 +206,7 @@ def _unwrap(model: nn.Module) -> nn.Module:
 
 
 def _clean_name(name: str) -> str:
-    """Return a name without what DDP, FSDP, checkpointing and torch.compile put into it."""
+    """Return a name without what DDP, FSDP, checkpointing and torch.compile add to it."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 

@@ -1,4 +1,4 @@
-"""In which order a model uses its parameters: one forward pass, watched."""
+"""The order in which a model uses its parameters, from one watched forward pass."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def first_uses(model: nn.Module, example: Any) -> Uses:
 
 
 class _Watch(TorchDispatchMode):
-    """Sees every operator, so functional uses, tied weights and fused kernels are seen too."""
+    """A mode that sees every operator: functional uses, tied weights and fused kernels too."""
 
     def __init__(self, uses: Uses, wanted: set[int]) -> None:
         TorchDispatchMode.__init__(self)

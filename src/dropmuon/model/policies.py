@@ -1,4 +1,4 @@
-"""Which norm for which parameter: a policy is asked about one parameter, and says why."""
+"""Policies, which choose the norm of each parameter and give the reason."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def route(
 
 
 def warn_of_guesses(members: Iterable[Member], policy: PolicyName | Policy) -> None:
-    """Name the matrices that may be embeddings, where a policy treats these apart.
+    """Warn about matrices that may be embeddings, if the policy treats these differently.
 
-    Where modules are unknown, it has taken them for hidden matrices.
+    Where modules are unknown, it has treated them as hidden matrices.
     """
     if policy not in _NEEDS_MODULES:
         return
@@ -64,7 +64,7 @@ def warn_of_guesses(members: Iterable[Member], policy: PolicyName | Policy) -> N
 def choose(
     policy: PolicyName | Policy, member: Member, orthogonalize: Orthogonalize = "newton-schulz"
 ) -> Choice:
-    """Ask a policy, by name or callable, for the norm of one parameter."""
+    """Return the norm that a policy, a name or a callable, chooses for one parameter."""
     if isinstance(policy, str):
         if policy not in POLICIES:
             raise unknown_name("policy", policy, POLICIES)
@@ -81,7 +81,7 @@ def choose(
 
 
 def _spectral(member: Member, orthogonalize: Orthogonalize, scale: str | float = 1.0) -> Choice:
-    """The paper's experiments: matrices under the spectral norm, vectors under the Euclidean."""
+    """Choose as in the paper's experiments: spectral for matrices, Euclidean for vectors."""
     if not member.is_matrix:
         return Choice(Euclidean(), "a vector")
     norm = Spectral(orthogonalize=orthogonalize, scale=scale, blocks=member.conv_groups)
@@ -95,7 +95,7 @@ def _spectral(member: Member, orthogonalize: Orthogonalize, scale: str | float =
 
 
 def _muon(member: Member, orthogonalize: Orthogonalize) -> Choice:
-    """Jordan's Muon: hidden matrices orthogonalised, everything else on AdamW."""
+    """Choose as Jordan's Muon: hidden matrices orthogonalised, everything else on AdamW."""
     if not member.is_matrix:
         return Choice(AdamW(), "a vector")
     if member.is_embedding:
@@ -107,7 +107,7 @@ def _muon(member: Member, orthogonalize: Orthogonalize) -> Choice:
 
 
 def _scion(member: Member, orthogonalize: Orthogonalize) -> Choice:
-    """Scion (Pethick et al., 2025): RMS->RMS inside, 1->inf at both ends, RMS for vectors."""
+    """Choose as Scion (Pethick et al., 2025): RMS->RMS, 1->inf at the ends, RMS for vectors."""
     if not member.is_matrix:
         return Choice(Euclidean(scale="rms"), "a vector: RMS norm")
     if member.is_embedding:
@@ -119,12 +119,12 @@ def _scion(member: Member, orthogonalize: Orthogonalize) -> Choice:
 
 
 def _euclidean(member: Member, orthogonalize: Orthogonalize) -> Choice:
-    """One geometry for all: the Euclidean norm, whose sharp operator is the identity."""
+    """Choose the Euclidean norm, whose sharp operator is the identity, for all."""
     return Choice(Euclidean(), "policy euclidean")
 
 
 def _sign(member: Member, orthogonalize: Orthogonalize) -> Choice:
-    """One geometry for all: the max-entry norm, whose steps are signs."""
+    """Choose the max-entry norm, whose steps are signs, for all."""
     return Choice(Sign(), "policy sign")
 
 
@@ -137,4 +137,4 @@ POLICIES: dict[str, Callable[[Member, Orthogonalize], Choice]] = {
 }
 
 _NEEDS_MODULES = ("muon", "scion")
-"""Policies by name that ask whether a matrix is an embedding."""
+"""Policies by name that depend on whether a matrix is an embedding."""

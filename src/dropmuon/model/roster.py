@@ -21,7 +21,7 @@ _HEADERS = ("layer", "parameters", "shapes", "norm", "why")
 
 @dataclass(eq=False)
 class Member:
-    """One parameter as a member of a layer: what a policy is asked about, and a step moves.
+    """One parameter as a member of a layer: what a policy routes, and a step moves.
 
     It is made once, with its name and, where that is known, its module. The order of layers gives
     it its layer, a policy its norm and the reason for it, and `groups` its parameter group.
@@ -55,14 +55,14 @@ class Member:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the user wants it trained, frozen by an optimizer for the moment or not."""
+        """Whether the user wants it trained, even if an optimizer froze it temporarily."""
         return wants_training(self.parameter, self.owner)
 
     @property
     def is_matrix(self) -> bool:
         """Whether it has two or more axes: a linear map, a convolution, an embedding table.
 
-        A vector that was given axes of one to broadcast, as a layer scale (C, 1, 1), is none.
+        A vector with axes of size one for broadcasting, as a layer scale (C, 1, 1), is not.
         """
         shape = self.parameter.shape
         is_scale = len(shape) >= 3 and self.parameter.numel() == shape[0]
@@ -85,7 +85,7 @@ class Member:
 
     @property
     def conv_groups(self) -> int:
-        """The groups of a convolution: its matrix is block-diagonal with so many blocks."""
+        """The groups of a convolution: the number of blocks of its block-diagonal matrix."""
         groups = getattr(self.module, "groups", 1) if self.parameter.ndim >= 3 else 1
         return groups if isinstance(groups, int) else 1
 

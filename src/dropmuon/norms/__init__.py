@@ -1,4 +1,4 @@
-"""Norms, which say how far is far for each parameter, and the orthogonalisers they need."""
+"""Norms, which measure step length for each parameter, and the orthogonalisers they need."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _NAMES: dict[str, type[Norm] | type[AdamW]] = {
 def by_name(
     name: str | Norm | AdamW, orthogonalize: Orthogonalize = "newton-schulz"
 ) -> Norm | AdamW:
-    """Return the norm of that name, with `orthogonalize` if it is spectral; a norm is itself."""
+    """Return the norm of that name, with `orthogonalize` if it is spectral; a norm stays itself."""
     if isinstance(name, Norm | AdamW):
         return name
     if not isinstance(name, str):

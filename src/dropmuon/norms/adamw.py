@@ -1,4 +1,4 @@
-"""AdamW as a choice beside the norms."""
+"""AdamW as an alternative to the norms."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def matmul_dtype(x: Tensor, precision: torch.dtype | None) -> torch.dtype:
 
 
 def check_precision(precision: torch.dtype | None) -> None:
-    """Refuse a `precision` that is not a floating-point type."""
+    """Reject a `precision` that is not a floating-point type."""
     if precision is not None and precision not in _FLOATS:
         accepted = ", ".join(map(str, _FLOATS))
         raise ValueError(f"precision must be None or one of {accepted}, got {precision!r}")

@@ -1,7 +1,7 @@
 """Orthogonalisers: singular values replaced by one, exactly or by iteration.
 
-`orthogonalize` is the entry; the polynomials and products of the iterations are in `newton_schulz`
-and `polar_express`.
+`orthogonalize` is the entry point; the polynomials and products of the iterations are in
+`newton_schulz` and `polar_express`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _GRAM_ASPECT = 2.5
 """Columns per row from which the Gram matrix is iterated on, see `iterate_on_gram`."""
 
 _GRAM_ROWS = 64
-"""Rows from which it pays: below, the calls take longer than the products."""
+"""Rows from which it pays off: below, the calls take longer than the products."""
 
 
 class Orthogonalizer(StableRepr, ABC):
@@ -157,7 +157,7 @@ def _checked(coefficients: Coefficients) -> tuple[bool, tuple[Polynomial, ...]]:
         single, rows = False, ()
     if not rows or any(len(r) not in (2, 3) or not all(map(math.isfinite, r)) for r in rows):
         raise ValueError(
-            "coefficients must be finite numbers (a, b) or (a, b, c), or a sequence of such, "
+            "coefficients must be finite numbers (a, b) or (a, b, c), or a sequence of these, "
             f"got {coefficients!r}"
         )
     return single, rows
@@ -170,7 +170,7 @@ class PolarExpress(_Iteration):
     The first polynomial is the best approximation to one on [`lower`, 1], each later one on the
     interval that the former ones map to; so singular values above `lower` (of a matrix with
     Frobenius norm one) converge as fast as `steps` quintics can make them. `safety` guards the
-    steps against singular values that rounding errors lifted above the interval.
+    steps against singular values that rounding errors raised above the interval.
     """
 
     steps: int = 5
@@ -222,7 +222,7 @@ def orthogonalize(
 
 
 def choose_orthogonalizer(method: Orthogonalize) -> Orthogonalizer | Callable[[Tensor], Tensor]:
-    """Return the orthogonaliser that a name or coefficients stand for; a callable is itself."""
+    """Return the orthogonaliser for a name or coefficients; a callable is returned as it is."""
     if isinstance(method, str):
         if method not in ORTHOGONALIZERS:
             raise unknown_name("orthogonalize", method, ORTHOGONALIZERS)

@@ -1,6 +1,6 @@
-"""The Polar Express: at each step the polynomial that is best for the interval left over.
+"""The Polar Express: at each step, the best polynomial for the remaining interval.
 
-Amsel et al. 2025, arXiv 2505.16932. The class `PolarExpress` in `orthogonalizers` applies them.
+Amsel et al. 2025, arXiv 2505.16932. `PolarExpress` in `orthogonalizers` applies them.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Spectral(MatrixNorm):
     def _groups(self, matrices: Sequence[Tensor]) -> list[list[int]]:
         """Return indices of matrices to orthogonalise together, in groups of at least two.
 
-        A user's own function may know nothing of batches: its matrices stay apart.
+        A user's own function may not support batches: its matrices stay separate.
         """
         groups: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
         if isinstance(self.orthogonalize, Orthogonalizer):

@@ -1,6 +1,6 @@
 """The active sets that a plan measures, and the order in which it does.
 
-A family of sets is of use only as a whole, so beyond suffixes and contiguous blocks a family is
+A family of sets is useful only as a whole, so beyond suffixes and contiguous blocks a family is
 measured only if all of it fits into what may still be measured.
 """
 
@@ -30,7 +30,7 @@ _MOST_EXTRA = 48
 
 
 def planned_sets(layers: Sequence[str]) -> list[ActiveSet]:
-    """Return the sets whose constants are of use, each once, the most useful first.
+    """Return the sets whose constants are useful, each once, the most useful first.
 
     Suffixes at bisected cutoffs, from the full set on; contiguous blocks of 1, 2, 4, ... layers;
     layers at the same position of repeated blocks; windows; all sets of one size, for small models.
@@ -87,7 +87,7 @@ def nice_sizes(num_layers: int) -> list[int]:
 
 
 def position_blocks(layers: Sequence[str]) -> tuple[ActiveSet, ...]:
-    """Group the layers that share a position in repeated blocks, going by their names.
+    """Group the layers that share a position in repeated blocks, judging by their names.
 
     Example "Grouping layers across transformer blocks": `blocks.0.attention` and
     `blocks.1.attention` differ in their first number only and go together. Without at least two

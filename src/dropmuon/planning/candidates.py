@@ -18,7 +18,7 @@ from dropmuon.theory import Regime
 __all__ = ["Candidate", "applicable_regime", "candidates", "positive_constants"]
 
 _SHOWS = 0.01
-"""L1 shows if, at the largest gradient, its term is this share of the largest ratio."""
+"""L1 counts if, at the largest gradient, its term is this share of the largest ratio."""
 
 _NEGLIGIBLE = 1e-12
 """Probabilities below this are rounding errors of the linear program."""

@@ -11,7 +11,7 @@ at least 2.
 In theory the difference shrinks from m to n points by (m/n)^(1/a), where the density of ratios
 falls like the (a-1)-th power towards its end. a is unknown, and the factor is taken as 1, which is
 the cautious choice. The same points are drawn for all layers and sets, so that what they have in
-common stays so.
+common is kept.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def floored(table: FloatArray, inside: npt.NDArray[np.bool_], share: float = FLO
 
 
 def floor_of(largest: npt.ArrayLike, share: float = FLOOR) -> FloatArray:
-    """Return the least constant allowed beside this largest one; 1 where the largest is 0."""
+    """Return the least constant allowed for this largest one; 1 where the largest is 0."""
     most = np.asarray(largest, dtype=np.float64)
     return np.where(most > 0, share * most, 1.0)
 

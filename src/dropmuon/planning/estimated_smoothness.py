@@ -1,6 +1,6 @@
 r"""The constants L0_{i,S} and L1_{i,S} of a model, estimated along the method's own steps.
 
-The assumption "supp(D)--layer-wise (L0, L1)--smoothness II" asks, for steps Gamma on the layers S,
+The assumption "supp(D)--layer-wise (L0, L1)--smoothness II" is, for steps Gamma on the layers S,
 
 .. math::
     \|\nabla_i f(X+\Gamma) - \nabla_i f(X)\|_{(i)\star}

@@ -1,9 +1,9 @@
 """The cost of a step on this model and machine: measured seconds, counted operations.
 
 `theory.costs` has the cost model; this module fits it. All cutoffs are timed in every round, in
-random order, so that a slow moment of the machine affects all alike. Low quantiles over rounds are
-fitted to the additive model, and so are those of resampled rounds: the spread of these fits is the
-uncertainty of the costs.
+random order, so that a slow moment of the machine affects all of them. Low quantiles over rounds
+are fitted to the additive model, and so are those of resampled rounds: the spread of these fits is
+the uncertainty of the costs.
 """
 
 from __future__ import annotations

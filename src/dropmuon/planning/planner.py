@@ -64,7 +64,7 @@ class Plan:
         smoothness: the estimated smoothness constants.
         options: the samplers that were compared, full updates first.
         updates_per_batch: the number of updates that predictions for reused batches assume.
-        regime: the case of theory that was asked for; see `applied_regime`.
+        regime: the case of the theory that was requested; see `applied_regime`.
         seed: seed of the intervals.
     """
 
@@ -169,7 +169,7 @@ def plan(
         budget: approximate time to spend, in seconds.
         points: the number of points of a short run at which smoothness is estimated.
         updates_per_batch: the number of updates that predictions for reused batches assume.
-        regime: the case of theory to compare in: "smooth"; or (L0, L1)-smooth layers, where the
+        regime: the case of the theory to compare in: "smooth"; or (L0, L1)-smooth layers, where the
             "1/eps" or the "1/eps^2" term of the number of steps dominates.
         seed: seed of the order of measurements and of the intervals.
         on_progress: called with the name of the current stage and the share of it that is done.
@@ -227,13 +227,13 @@ def _step_rule(estimate: SmoothnessEstimate, regime: Regime) -> StepRule:
     """Make sharp steps of 1 / L_i, or 1 / (L0_i + L1_i dual) in the (L0, L1) regimes.
 
     The constants are those of the full set, which bound those of all sets. The theorems allow the
-    longer steps 1 / L_{i,S}, and predictions assume them; but a short run tells little about long
+    longer steps 1 / L_{i,S}, and predictions assume them; but a short run says little about long
     steps of a small set away from that run. For the same reason the upper ends of the intervals
     are used where they are known. Momentum is 0: the theorems are about steps along the gradient.
 
     Estimates use the norm of a layer that the planned optimizer has, by default the largest of its
     parameters' norms, while the rules use the root of the sum of squares, which is larger, with a
-    smaller dual. L and L0 are bounds for the rules, too, L1 up to the root of the number of
+    smaller dual. L and L0 are also bounds for the rules, L1 up to the root of the number of
     parameters.
     """
     everything = tuple(range(len(estimate.layers)))

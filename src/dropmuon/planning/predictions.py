@@ -40,8 +40,8 @@ class Prediction:
     The interval comes from speed-ups under resampled points, see `constants`, and resampled rounds
     of timing. Unlike a constant, a speed-up may be off to either side, so the interval is symmetric
     in the logarithm (Hall, "On symmetric bootstrap confidence intervals", J. R. Statist. Soc. B 50,
-    1988). It is widened by the error of the fitted costs. It is for this sampler as it is: that the
-    sampler was chosen as the best of several, by the same points, does not enter.
+    1988). It is widened by the error of the fitted costs. It does not account for the sampler
+    having been chosen as the best of several, by the same points.
 
     `bounded` is False where constants seemed so small that the floor under them decides.
     """
@@ -53,7 +53,7 @@ class Prediction:
 
 
 class Predictor:
-    """Compares samplers with full updates, under the measurements and under resamples of them."""
+    """A comparison of samplers with full updates, under measurements and resamples of them."""
 
     def __init__(
         self, estimate: SmoothnessEstimate, costs: MeasuredCosts, regime: Regime, seed: int = 0

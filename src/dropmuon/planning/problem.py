@@ -127,7 +127,7 @@ class Problem:
 
 
 def _check_initialized(model: nn.Module) -> None:
-    """Refuse lazy modules: they change their class at the first call, which cannot be undone."""
+    """Reject lazy modules: they change their class at the first call, which cannot be undone."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if is_lazy(tensor):
             raise ValueError(

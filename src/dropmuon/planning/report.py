@@ -172,7 +172,7 @@ def _caveats(plan: Plan) -> Iterator[str]:
         )
     if plan.costs.fit_error > _NOISY:
         yield (
-            f"Times are known to within {plan.costs.fit_error:.0%} only, which makes all intervals "
+            f"Times are known only to within {plan.costs.fit_error:.0%}, which makes all intervals "
             "wide; use a quiet machine or a larger budget."
         )
     if plan.smoothness.adamw:

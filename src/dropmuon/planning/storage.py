@@ -1,4 +1,4 @@
-"""Plans as JSON files: the measurements and settings; all that follows is computed again."""
+"""Plans as JSON files: the measurements and settings; everything else is recomputed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DAMAGE = (ValueError, KeyError, IndexError, TypeError, AttributeError, Recursio
 
 
 class Settings(NamedTuple):
-    """The settings that a plan follows from, beside the measurements."""
+    """The settings that a plan follows from, besides the measurements."""
 
     updates_per_batch: int
     seed: int
@@ -77,7 +77,7 @@ def _parsed(content: Any) -> tuple[MeasuredCosts, SmoothnessEstimate, Settings]:
     given = content["format"]
     _need(
         type(given) is int and given == _FORMAT,
-        f"its format is {given!r}, and this version of dropmuon reads format {_FORMAT}; "
+        f"its format is {given!r}, but this version of dropmuon reads format {_FORMAT}; "
         "make the plan again",
     )
     layers = _names(content, "layers")

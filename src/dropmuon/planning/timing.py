@@ -77,7 +77,7 @@ def check_budget(budget: float) -> None:
 
 
 class StepTimer:
-    """Measures the steps of one optimizer on one problem, and keeps the measurements."""
+    """A timer of the steps of one optimizer on one problem, which keeps the measurements."""
 
     def __init__(self, problem: Problem, optimizer: DropMuon, clock: Clock) -> None:
         self._problem, self._optimizer, self._clock = problem, optimizer, clock
@@ -125,7 +125,7 @@ class StepTimer:
     def operations(self) -> tuple[FloatArray, StepCosts]:
         """Return the operations of a step by cutoff, and the parts per layer that add up to them.
 
-        Cutoffs that there was no time to count are interpolated.
+        Cutoffs that were not counted for lack of time are interpolated.
         """
         known = sorted(self._passes)
         counted = np.interp(np.arange(self._b), known, [self._passes[s] for s in known])

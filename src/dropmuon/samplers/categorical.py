@@ -71,7 +71,7 @@ class Categorical(Sampler):
 
     @abstractmethod
     def _active_set(self, outcome: int, num_layers: int) -> ActiveSet:
-        """Return the set that an outcome stands for."""
+        """Return the set of an outcome."""
 
     def _progresses(self) -> tuple[float, ...]:
         return _CHECKED_PROGRESS if self.needs_progress else (0.0,)
@@ -99,7 +99,8 @@ class Categorical(Sampler):
         who = "the first layer" if layer == 0 else f"layer {layer}"
         given = isinstance(self.probabilities, Fixed | Custom)
         why = "" if given else f" ({self.probabilities!r} underflows to zero here)"
-        remedy = "give it a positive probability" if given else "choose a flatter one, as 'uniform'"
+        flatter = "choose a flatter one, such as 'uniform'"
+        remedy = "give it a positive probability" if given else flatter
         return ValueError(
             f"probabilities must reach each of the {num_layers} layers, got 0 "
             f"for layer {layer} at progress {progress:g}{why}: {who} would never be reached; "

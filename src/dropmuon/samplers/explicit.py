@@ -19,7 +19,7 @@ __all__ = ["Arbitrary"]
 
 @dataclass(frozen=True)
 class Arbitrary(Categorical):
-    """Draw each given set with its given probability: `Arbitrary({(0, 1): 0.25, (1,): 0.75})`.
+    """Given sets with given probabilities: `Arbitrary({(0, 1): 0.25, (1,): 0.75})`.
 
     Keys are tuples or frozensets of layer indices. Their order does not matter: sets are kept
     sorted, so equal distributions draw equal sets.

@@ -57,7 +57,7 @@ class Full(Sampler):
 
 @dataclass(frozen=True)
 class Progressive(Categorical):
-    """Draw a cutoff s with probability p_s and move layers s, ..., b-1 (the paper's RPT)."""
+    """Layers s, ..., b-1 from a cutoff s drawn with probability p_s (the paper's RPT)."""
 
     probabilities: Schedule
 

@@ -110,7 +110,7 @@ class EpochShift(Schedule):
 
     @property
     def needs_progress(self) -> bool:
-        """True: this schedule is about progress."""
+        """True: this schedule depends on progress."""
         return True
 
     def _probabilities(self, n: int, progress: float) -> FloatArray:
@@ -147,7 +147,7 @@ class Fixed(Schedule):
 class Custom(Schedule):
     """A user's function `f(n, progress)`, whose results are validated at each use.
 
-    Its `repr` is the qualified name of the function, and says nothing of its body.
+    Its `repr` is the qualified name of the function, and does not describe its body.
     """
 
     function: Callable[[int, float], npt.ArrayLike]

@@ -29,12 +29,12 @@ _MOST_SETS = 100_000
 """The largest support of `Nice` that is listed."""
 
 _MOST_LAYERS = 16
-"""The most layers whose subsets are all listed."""
+"""The largest number of layers whose subsets are all listed."""
 
 
 @dataclass(frozen=True)
 class Serial(Categorical):
-    """Draw layer i with probability p_i and move it alone."""
+    """A single layer, layer i with probability p_i."""
 
     probabilities: Schedule
 
@@ -56,7 +56,7 @@ class Serial(Categorical):
 
 @dataclass(frozen=True)
 class Submodel(Categorical):
-    """Draw a start s among b-tau+1 places with probability p_s and move s, ..., s+tau-1."""
+    """Layers s, ..., s+tau-1 from one of b-tau+1 starts s, drawn with probability p_s."""
 
     tau: int
     probabilities: Schedule
@@ -87,7 +87,7 @@ class Submodel(Categorical):
 
 @dataclass(frozen=True)
 class Partition(Categorical):
-    """Draw block k with probability p_k and move its layers (the paper's arbitrary submodel).
+    """One block of a partition, drawn with probability p_k (the paper's arbitrary submodel).
 
     The blocks are disjoint and cover the layers 0, ..., b-1.
     """
@@ -146,7 +146,7 @@ class Partition(Categorical):
 
 @dataclass(frozen=True)
 class Nice(Sampler):
-    """Draw uniformly from the subsets of size tau (the paper's tau-nice sampling)."""
+    """A uniform draw from the subsets of size tau (the paper's tau-nice sampling)."""
 
     tau: int
 
@@ -208,10 +208,10 @@ class Nice(Sampler):
 
 @dataclass(frozen=True)
 class RandomSubset(Sampler):
-    """Draw a size from 1 to b uniformly, then a set of that size uniformly.
+    """A uniform draw of a size from 1 to b, then of a set of that size.
 
     It moves as many layers as uniform progressive training does, but not contiguous ones up to the
-    output: the difference between the two is the value of contiguity.
+    output: comparing the two shows the value of contiguity.
     """
 
     def sample(self, num_layers: int, rng: np.random.Generator, progress: float = 0.0) -> ActiveSet:

@@ -40,7 +40,7 @@ class Draws:
             )
 
     def make_full(self, step: int) -> None:
-        """Make a step full, whatever the sampler: new layers have joined, or it is overdue."""
+        """Make a step full, whatever the sampler: layers were added, or it is still due."""
         self.full_step = step
 
     def at(self, step: int, num_layers: int) -> ActiveSet:
@@ -61,12 +61,12 @@ class Draws:
         return self.sampler.sample_parts(num_layers, parts, rng, progress)
 
     def progress(self, step: int) -> float:
-        """Return how much of the planned run lies behind a step, in [0, 1]."""
+        """Return the share of the planned run before a step, in [0, 1]."""
         return min(step / self.total_steps, 1.0) if self.total_steps else 0.0
 
 
 def joined(drawn: ActiveSet, is_able: Callable[[int], bool], num_layers: int) -> ActiveSet:
-    """Return `drawn`, joined by the last layer able to have a gradient if it holds none.
+    """Return `drawn`, with the last layer that can have a gradient added if it holds none.
 
     In PyTorch a backward without any trainable layer in its graph is an error.
     """

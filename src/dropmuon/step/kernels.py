@@ -1,7 +1,7 @@
 """The arithmetic of a step, on lists of tensors.
 
 Functions work in place, take lists of one device and one dtype, and never wait for the device.
-Nothing here knows of layers, samplers or models.
+Nothing here depends on layers, samplers or models.
 
 `finite`, where given, holds one boolean 0-dim tensor per parameter: where it is false, the
 parameter and its state keep every bit.
@@ -37,16 +37,16 @@ def all_finite(tensors: Tensors) -> list[Tensor]:
 
 
 def start_momentum(momenta: Tensors, gradients: Tensors) -> None:
-    """M = G: every layer starts at its own gradient, as the theorems assume."""
+    """Set M = G: every layer starts at its own gradient, as the theorems assume."""
     torch._foreach_copy_(list(momenta), list(gradients))
 
 
 def update_momentum(
     momenta: Tensors, gradients: Tensors, *, momentum: float, nesterov: bool, finite: Finite = None
 ) -> list[Tensor]:
-    """M = momentum*M + (1-momentum)*G (Algorithm 1, beta = 1-momentum). Return what to follow.
+    """Set M = momentum*M + (1-momentum)*G (Algorithm 1, beta = 1-momentum).
 
-    That is M itself or, with Nesterov's look-ahead, (1-momentum)*G + momentum*M.
+    Return what to follow: M itself or, with Nesterov's look-ahead, (1-momentum)*G + momentum*M.
     """
     kept, fresh = list(momenta), list(gradients)
     if finite is not None:
@@ -63,7 +63,7 @@ def move(
     decay: float = 0.0,
     finite: Finite = None,
 ) -> None:
-    """X = (1 - decay)*X - length*D, where D is the unit direction of the parameter's norm."""
+    """Set X = (1 - decay)*X - length*D, where D is the unit direction of the parameter's norm."""
     targets, steps = list(parameters), list(units)
     if finite is None:
         if decay:
@@ -93,7 +93,7 @@ def adamw(
     decay: float,
     finite: Finite = None,
 ) -> None:
-    """AdamW (Loshchilov and Hutter, 2019) for parameters that a user keeps out of the LMO steps."""
+    """Apply AdamW (Loshchilov and Hutter, 2019), for parameters kept out of the LMO steps."""
     beta1, beta2 = betas
     flags = finite if finite is not None else [None] * len(list(parameters))
     for x, g, m, v, k, ok in zip(

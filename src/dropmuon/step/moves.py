@@ -1,4 +1,4 @@
-"""One update of the active layers, as Algorithm 1 has it: momentum, LMO, length, move.
+"""One update of the active layers, as in Algorithm 1: momentum, LMO, length, move.
 
 Parameters that share norm, dtype, device and settings form a bucket, and a bucket moves as a batch.
 """
@@ -48,7 +48,7 @@ def take_step(
                 continue
             followed = _momentum(bucket)  # M_i, started or updated
             units = bucket.norm.unit_directions(followed)  # -lmo(M_i) at radius 1
-            if rule.uses_dual:  # ||M_i||_*, of which the lengths of a whole layer are made
+            if rule.uses_dual:  # ||M_i||_*, from which the lengths of a whole layer follow
                 duals = [inner(m, unit) for m, unit in zip(followed, units, strict=True)]
                 waiting.append((bucket, units, duals))
             else:
@@ -203,7 +203,7 @@ def _lengths(
 
 
 def _move(bucket: _Bucket, units: list[Tensor], lengths: list[float | Tensor]) -> None:
-    """X_i = (1 - lr * weight_decay) X_i + lmo(M_i) at radius t_i."""
+    """Set X_i = (1 - lr * weight_decay) X_i + lmo(M_i) at radius t_i."""
     same = isinstance(lengths[0], float) and all(length == lengths[0] for length in lengths)
     kernels.move(
         bucket.parameters,

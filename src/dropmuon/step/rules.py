@@ -3,10 +3,10 @@
 Every rule gives the length of a step along the unit direction of a norm. The learning rate
 multiplies it, so schedulers work with all of them.
 
-A layer of several parameters (a weight and its bias) needs one norm, made of theirs. There are two,
-and each rule has the one that its theorem needs: `LARGEST` where every parameter moves by the same
-radius (Algorithm 1), `ROOT_OF_SQUARES` where the sharp operator of a layer shall be the sharp
-operators of its parameters (Algorithm 2), so that SGD is the Euclidean case.
+A layer of several parameters (a weight and its bias) needs one norm, composed of theirs. There are
+two, and each rule has the one that its theorem needs: `LARGEST` where every parameter moves by the
+same radius (Algorithm 1), `ROOT_OF_SQUARES` where the sharp operator of a layer must consist of
+those of its parameters (Algorithm 2), so that SGD is the Euclidean case.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class StepRule(ABC):
     """Whether the length depends on dual norms, which then have to be computed."""
 
     momentum: float | None = None
-    """The momentum that the rule's theorem asks for, where it asks for one."""
+    """The momentum that the rule's theorem requires, if any."""
 
     @abstractmethod
     def length(
         self, layer: int, active: ActiveSet, dual: Tensor | None, layer_dual: Tensor | None
     ) -> float | Tensor:
-        """Length for one parameter, from its own dual norm and its layer's."""
+        """Return the length for one parameter, from its own dual norm and its layer's."""
 
     def check(self, num_layers: int) -> None:
         """Raise ValueError if the rule was made for another number of layers."""
@@ -149,7 +149,7 @@ class Generalized(StepRule):
 class Horizon(StepRule):
     """t_i = eta_i / (K+1)^(3/4) and beta = (K+1)^(-1/2) (Theorem "stoch_rt_l0l1_iter").
 
-    The radii and the momentum that the stochastic theorem asks for when K steps are planned. The
+    The radii and the momentum that the stochastic theorem requires when K steps are planned. The
     momentum kept is 1 - beta. Leave the learning rate at 1 to get the theorem's own radii.
     """
 
@@ -180,21 +180,21 @@ def or_default(rule: StepRule | None) -> StepRule:
 
 
 def momentum_or_default(given: float | None, rule: StepRule) -> float:
-    """Return the momentum to use: what is given, else what the rule's theorem asks for, or 0.5."""
+    """Return the momentum to use: what is given, else what the rule's theorem requires, or 0.5."""
     if given is None:
         return 0.5 if rule.momentum is None else rule.momentum
     if rule.momentum is not None and given != rule.momentum:
         raise ValueError(
-            f"momentum={given} contradicts {rule!r}, whose theorem has {rule.momentum}; "
+            f"momentum={given} contradicts {rule!r}, whose theorem requires {rule.momentum}; "
             "leave momentum out"
         )
     return given
 
 
 def _known(dual: Tensor | None) -> Tensor:
-    """Return a dual norm that a rule with `uses_dual` is always given."""
+    """Return the dual norm, which a rule with `uses_dual` always gets."""
     if dual is None:
-        raise TypeError("this step rule needs the dual norms of the gradient; got None")
+        raise TypeError("this step rule needs the dual norms of the gradient, got None")
     return dual
 
 
@@ -227,8 +227,8 @@ class _Table:
     def check(self, num_layers: int) -> None:
         if self._values.ndim and len(self._values) != num_layers:
             raise ValueError(
-                f"{self._name} is for {len(self._values)} layers, but the model has {num_layers}; "
-                "give one entry per layer"
+                f"{self._name} has {len(self._values)} entries, but the model has {num_layers} "
+                "layers; give one entry per layer"
             )
 
     def _refuse_bad(self, values: NDArray[np.float64]) -> None:

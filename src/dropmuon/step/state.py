@@ -1,4 +1,4 @@
-"""Settings and saved states: whether they fit, before anything is changed by them."""
+"""Settings and saved states, checked before they change anything."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STARTS = ("gradient", "zero")
 
 
 class SavedOptimizer(Optimizer):
-    """A torch optimizer whose saved state has an entry of its own beside torch's.
+    """A torch optimizer whose saved state has an entry of its own next to torch's.
 
     Norms are saved as text, since `torch.load(weights_only=True)` reads no classes; the groups of
     the optimizer that loads a state keep theirs.
@@ -93,7 +93,7 @@ class SavedOptimizer(Optimizer):
 
 
 def check_group(group: Mapping[str, Any]) -> None:
-    """Raise ValueError for settings of a parameter group that no step can be taken with."""
+    """Raise ValueError for settings of a parameter group with which no step can be taken."""
     lr, momentum = group["lr"], group["momentum"]
     if isinstance(lr, Tensor):
         if lr.numel() != 1:
@@ -103,7 +103,7 @@ def check_group(group: Mapping[str, Any]) -> None:
     nonnegative_number("weight_decay", group["weight_decay"])
     if not (isinstance(momentum, Real) and 0 <= float(momentum) < 1):
         raise ValueError(
-            f"momentum must be in [0, 1), got {momentum}; it is the share of the old momentum "
+            f"momentum must be in [0, 1), got {momentum!r}; it is the share of the old momentum "
             "that is kept, 1 - beta in the paper"
         )
     if group["momentum_start"] not in _STARTS:
@@ -111,7 +111,7 @@ def check_group(group: Mapping[str, Any]) -> None:
 
 
 def _upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state as this version has it: version 1 had other fields for the full step."""
+    """Return a state in this version's form: version 1 had other fields for the full step."""
     own = saved.get(KEY)
     if not isinstance(own, Mapping) or own.get("version") != 1 or not own.keys() >= _VERSION_1:
         return dict(saved)
@@ -133,14 +133,14 @@ def _check_fit(
     sampler: str,
     parts: int,
 ) -> None:
-    """Raise ValueError if a state is of another optimizer, model, layer count or sampler."""
+    """Raise ValueError if a state is from another optimizer, model, layer count or sampler."""
     layers = roster.names
     own = saved.get(KEY)
     if not isinstance(own, Mapping) or "param_groups" not in saved or "state" not in saved:
-        raise ValueError("state_dict is not one of DropMuon; it has no entry 'dropmuon'")
+        raise ValueError("state_dict is not from DropMuon: it has no entry 'dropmuon'")
     if own.get("version", VERSION) > VERSION:
         raise ValueError(
-            f"state_dict has version {own['version']}, and this dropmuon reads up to {VERSION}; "
+            f"state_dict has version {own['version']}, but this dropmuon reads up to {VERSION}; "
             "upgrade dropmuon"
         )
     missing = _FIELDS - own.keys()
@@ -210,7 +210,7 @@ def _check_state(state: Mapping[str, Any], member: Member) -> None:
 
 @contextmanager
 def _no_hooks(optimizer: Optimizer, name: str) -> Iterator[dict[int, Any]]:
-    """Take hooks away from torch's own methods, to call them when the state is complete."""
+    """Remove hooks from torch's own methods, to call them once the state is complete."""
     hooks = getattr(optimizer, name)
     setattr(optimizer, name, OrderedDict())
     try:

@@ -1,7 +1,7 @@
 """The theory of the paper: costs, iterations and optimal probabilities. NumPy and SciPy, no torch.
 
 The paper's cost model, its convergence theorems as numbers of iterations, and the probabilities
-that make the product of the two least. Layers are counted from 0, the layer next to the input.
+that minimise the product of the two. Layers are counted from 0, the layer next to the input.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many steps the theorems ask for, for any distribution over active sets.
+"""The number of steps that the theorems require, for any distribution over active sets.
 
 Every expectation is over S ~ D; the formulas of randomized progressive training are the special
 case of suffixes. `gap` is f(X^0) - f*, the paper's delta^0. A `sampler` is a `Sampler`, or a
@@ -132,7 +132,7 @@ def relative_iterations(
 class Means:
     """Means over S ~ D of tables of constants: sets as rows, layers as columns.
 
-    `l0` and `l1` may have leading axes, one table after the other; so have the results then.
+    `l0` and `l1` may have leading axes, one table after the other; so do the results then.
 
     Attributes:
         p: the probability of each set.

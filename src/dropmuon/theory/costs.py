@@ -73,9 +73,9 @@ class Costs:
 
 @dataclass(frozen=True, eq=False)
 class StepCosts:
-    """The cost of a step, with forward and backward apart.
+    """The cost of a step, with forward and backward separate.
 
-    The paper takes the forward pass of the frozen prefix as free, since it "may be cached and
+    The paper treats the forward pass of the frozen prefix as free, since it "may be cached and
     reused". That holds while the batch stays the same. Each reading below is of the paper's form
     c_0 + sum_i a_i F_i + sum_i c_i^sharp Q_i: what does not depend on the cutoff goes to
     `Costs.overhead`, what is paid from the cutoff on goes to `Costs.layer`.
@@ -85,7 +85,7 @@ class StepCosts:
         forward: the forward pass, per layer.
         backward: the backward pass, per layer.
         sharp: the sharp operator and the update, per layer.
-        batch: paid once per batch, as loading it.
+        batch: paid once per batch, such as for loading it.
     """
 
     overhead: float

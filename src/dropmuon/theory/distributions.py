@@ -35,7 +35,7 @@ def marginals_of(
 def distribution_of(
     sampler: Sampling, num_layers: int, progress: float = 0.0
 ) -> dict[ActiveSet, float]:
-    """Return the probability of every set that can be drawn at this progress, in sum exactly 1."""
+    """Return the probability of every set that can be drawn at this progress; they sum to 1."""
     if isinstance(sampler, Sampler):
         return _validated(sampler.distribution(num_layers, progress), num_layers)
     return _validated(sampler, num_layers)

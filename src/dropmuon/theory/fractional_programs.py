@@ -175,7 +175,7 @@ class _Member(Generic[_Sampler]):
 
 
 class _Family(Generic[_Sampler]):
-    """Makes members of a family and counts them."""
+    """A family of samplers, which makes members and counts them."""
 
     def __init__(
         self,

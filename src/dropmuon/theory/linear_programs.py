@@ -130,7 +130,7 @@ def progressive_by_dinkelbach(L: npt.ArrayLike, costs: Costs) -> RatioSolution[F
 def _units(weights: FloatArray) -> FloatArray:
     """Return a unit for the mass on each set, in which its weights lie around 1.
 
-    HiGHS takes numbers below 1e-9 for zero and refuses those above 1e15. In one unit for all sets,
+    HiGHS treats numbers below 1e-9 as zero and rejects those above 1e15. In one unit for all sets,
     constants that differ that much would change the program.
     """
     largest = weights.max(axis=0)

@@ -80,7 +80,7 @@ def optimal_partition(
 ) -> PartitionSolution:
     """Return the best probabilities of the blocks of a partition and their cost.
 
-    `constants` is a `Smoothness` that knows the blocks; or the constant of every layer in its own
+    `constants` is a `Smoothness` that covers the blocks; or the constant of every layer in its own
     block, L_{i,B_k(i)} in the order of layers: L0 for "smooth" and L1 for "1/eps"; or both,
     `(L0, L1)`, for "1/eps^2". With the step costs d_k of the blocks and M_k their largest constant:
 
@@ -193,7 +193,7 @@ def nice_factor(tau: SupportsIndex, costs: Costs) -> float:
 
 
 def check_blocks(blocks: Iterable[Iterable[int]], num_layers: int) -> tuple[ActiveSet, ...]:
-    """Return the blocks as active sets, or raise ValueError if they are no partition."""
+    """Return the blocks as active sets, or raise ValueError if they are not a partition."""
     sets = tuple(active_set("blocks", block, num_layers) for block in blocks)
     counts = np.zeros(num_layers, dtype=np.intp)
     for block in sets:

@@ -38,7 +38,7 @@ _ITERATIONS_PER_PAIR = 30
 
 
 class NonMonotoneWarning(UserWarning):
-    """Constants fall where the active set grows, which the smallest constants never do."""
+    """A warning that constants fall as the active set grows; the smallest valid ones never do."""
 
 
 class Violation(NamedTuple):
@@ -168,7 +168,7 @@ class Smoothness:
     def repair(self) -> Self:
         """Return the nearest monotone constants, in the sense of least squares.
 
-        Layers are repaired apart, each over the sets that hold it: isotonic regression.
+        Layers are repaired separately, each over the sets that hold it: isotonic regression.
         """
         first, second = (table.copy() for table in self._tables)
         for table in (first, second):
@@ -299,7 +299,7 @@ def nearest_monotone(values: FloatArray, pairs: npt.NDArray[np.intp]) -> FloatAr
 
 
 def _is_path(small: npt.NDArray[np.intp], large: npt.NDArray[np.intp]) -> bool:
-    """Whether no set has two neighbours on one side."""
+    """Return whether no set has two neighbours on one side."""
     return np.unique(small).size == small.size and np.unique(large).size == large.size
 
 

@@ -1,4 +1,4 @@
-"""The stochastic bound of Theorem "stoch_rt_l0l1_iter", and the step lengths that it asks for.
+"""The stochastic bound of Theorem "stoch_rt_l0l1_iter", and the step lengths that it requires.
 
 `gap` is f(X^0) - f*, `horizon` the number of steps K that are planned.
 """
@@ -35,7 +35,7 @@ class StochasticBound:
     """The terms of the stochastic bound, in the order of its theorem.
 
     Attributes:
-        gap: 3 delta^0, what is left of the way to go.
+        gap: 3 delta^0, from the gap f(X^0) - f*.
         start: the noise of the gradients that momentum starts from.
         drift: how far gradients move away from their momentum.
         curvature: what a straight step misses.
@@ -62,7 +62,7 @@ class StochasticBound:
 def horizon_momentum(horizon: SupportsIndex) -> float:
     """Return 1 - beta, beta = (K+1)^(-1/2): the share of the old momentum that is kept.
 
-    The momentum that Theorem "stoch_rt_l0l1_iter" asks for when K steps are planned.
+    The momentum that Theorem "stoch_rt_l0l1_iter" requires when K steps are planned.
     """
     return 1.0 - 1.0 / math.sqrt(_steps(horizon) + 1)
 
@@ -113,11 +113,11 @@ def stochastic_bound(
     rho_high: npt.ArrayLike,
     progress: float = 0.0,
 ) -> StochasticBound:
-    """Return the bound of Theorem "stoch_rt_l0l1_iter" with its terms apart.
+    """Return the bound of Theorem "stoch_rt_l0l1_iter" with its terms.
 
     It bounds the least, over steps, sum of Q_i eta_i / mean(Q eta) E||grad_i f||, for radii
     eta_i / (K+1)^(3/4) and momentum 1 - (K+1)^(-1/2). `sigma` is the standard deviation of the
-    stochastic gradient of each layer in the Euclidean norm. Numbers stand for all layers.
+    stochastic gradient of each layer in the Euclidean norm. A number holds for all layers.
     """
     check_positive(gap=gap)
     n, b = _steps(horizon) + 1, smoothness.num_layers

@@ -22,7 +22,7 @@ from tests.lab.synthetic_runs import speedup
         ),
         (
             speedup(1.1, 0.9, 1.3, reached=2),
-            "a and muon reached 90 % train accuracy about equally soon: 1.10x "
+            "a and muon reached 90 % train accuracy in about the same time: 1.10x "
             "(0.90 to 1.30, 2 of 3 seeds; the rest missed it).",
         ),
         (
@@ -44,7 +44,7 @@ from tests.lab.synthetic_runs import speedup
         ),
         (
             speedup(None, baseline_reached=0),
-            "a reached 90 % train accuracy (3 of 3 seeds), and muon did not where it did.",
+            "a reached 90 % train accuracy (3 of 3 seeds), but muon did not on those seeds.",
         ),
     ],
 )

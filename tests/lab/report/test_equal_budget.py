@@ -140,8 +140,12 @@ def paced(run: RunDirectory, **seconds: Callable[[int], float]) -> RunDirectory:
 @pytest.mark.parametrize(
     ("muon", "adamw", "expected"),
     [
-        (lambda _: 1.0, lambda _: 1.04, "muon and adamw reached 95 % test accuracy about equally"),
-        (lambda s: 1.0 + s, lambda s: 1.5 + s, "muon and adamw reached 95 % test accuracy about"),
+        (lambda _: 1.0, lambda _: 1.04, "muon and adamw reached 95 % test accuracy in about"),
+        (
+            lambda s: 1.0 + s,
+            lambda s: 1.5 + s,
+            "muon and adamw reached 95 % test accuracy in about",
+        ),
         (
             lambda _: 1.0,
             lambda _: 1.06,

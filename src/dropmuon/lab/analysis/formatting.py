@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 SAME = 0.05
-"""How close to 1 a ratio counts as equal where there is no interval."""
+"""How close to 1 a ratio must be to count as equal, where there is no interval."""
 
 
 def percent(value: float | None) -> str:
@@ -40,7 +40,7 @@ def share(value: float | None) -> str:
 
 
 def goal(target: float) -> str:
-    """Return a target, which is in percent already, as text."""
+    """Return a target, which is already in percent, as text."""
     return f"{target:g} %"
 
 
@@ -78,7 +78,7 @@ def value(given: object) -> str:
 
 
 def missed(found: Speedup) -> str:
-    """Say how many seeds missed the target; an empty text where none did."""
+    """Return how many seeds missed the target, as text; empty if none did."""
     return f"missed {found.seeds - found.reached}/{found.seeds}" if _misses(found) else ""
 
 
@@ -99,7 +99,7 @@ def cell(found: Speedup | None, *, baseline: bool, separator: str = " ") -> str:
 
 
 def sentence(found: Speedup, baseline: str) -> str:
-    """Say a comparison in one sentence, losses as plainly as wins."""
+    """Describe a comparison in one sentence, losses as plainly as wins."""
     what, method = f"{goal(found.target)} {found.split} accuracy", found.method
     if not found.reached:
         other = f"{baseline} reached it on {found.baseline_reached} of {found.baseline_seeds}"
@@ -108,10 +108,10 @@ def sentence(found: Speedup, baseline: str) -> str:
         return f"{method} missed {what} on all of {_count(found.seeds)}; {other}."
     if found.ratio is None:
         where = f"{found.reached} of {_count(found.seeds)}"
-        return f"{method} reached {what} ({where}), and {baseline} did not where it did."
+        return f"{method} reached {what} ({where}), but {baseline} did not on those seeds."
     seconds, basis = found.unit == "seconds", _basis(found)
     if standing(found) == "same":
-        soon = "about equally soon" if seconds else "at about the same cost"
+        soon = "in about the same time" if seconds else "at about the same cost"
         return f"{method} and {baseline} reached {what} {soon}: {times(found.ratio)} ({basis})."
     if standing(found) == "sooner":
         gain = "sooner" if seconds else "more cheaply"
@@ -123,7 +123,7 @@ def sentence(found: Speedup, baseline: str) -> str:
 
 
 def standing(found: Speedup) -> Literal["sooner", "same", "later", "missed"]:
-    """Return what the interval, or the ratio where there is none, allows to say."""
+    """Return what can be claimed, by the interval or, where there is none, by the ratio."""
     if found.ratio is None:
         return "missed" if not found.reached else "same"
     low = found.ratio - SAME if found.low is None else found.low

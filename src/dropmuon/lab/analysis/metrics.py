@@ -87,7 +87,7 @@ class Final:
     """Where a method ended and what that cost.
 
     Attributes:
-        seeds: how many trials went as far as the furthest; no other counts here.
+        seeds: how many trials went as far as the furthest; only these count here.
         steps: of its longest trial.
         seconds: mean over seeds, as are `operations` and the costs of a step.
         seconds_share: `seconds` over the baseline's, where both took equally many steps.

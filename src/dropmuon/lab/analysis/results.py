@@ -30,11 +30,11 @@ class Results:
     """The numbers of one comparison.
 
     Attributes:
-        methods: in the order they were asked for, whether they have evaluations or not.
+        methods: in the order requested, whether they have evaluations or not.
         targets: accuracies in percent, ascending.
-        planned: how many trials were asked for, a trial being a method on a seed.
-        unfinished: the trials that have not gone through all epochs, as (method, seed).
-        finals: one for every method that has evaluations, as are the rest.
+        planned: how many trials were requested, a trial being a method on a seed.
+        unfinished: the trials that have not completed all epochs, as (method, seed).
+        finals: one per method that has evaluations; likewise the rest.
     """
 
     baseline: str
@@ -96,7 +96,7 @@ def write(run: RunDirectory, results: Results) -> None:
 
 
 def verdict(results: Results) -> str:
-    """Say the outcome in one sentence: the best challenger at the highest target compared."""
+    """Return the outcome in one sentence: the best challenger at the highest target compared."""
     found = headline(results)
     if found is not None:
         return formatting.sentence(found, results.baseline)

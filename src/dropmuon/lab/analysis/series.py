@@ -71,7 +71,7 @@ def in_order(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
 
 
 def as_far(epoch: float, other: float) -> bool:
-    """Return whether training lasted for as many epochs."""
+    """Return whether training lasted at least as many epochs."""
     return epoch >= other - 1e-6
 
 
@@ -100,7 +100,7 @@ def mean_line(
 def activity(of_seed: Mapping[int, list[Evaluation]]) -> tuple[list[float], list[list[float]]]:
     """Return how often each layer moved between evaluations: their epochs, and shares by layer.
 
-    Shares are of the steps between two evaluations, over all seeds; there is one epoch more.
+    Shares are of the steps between two evaluations, over all seeds; there is one more epoch.
     """
     moved: dict[tuple[float, float], list[int]] = {}
     steps: dict[tuple[float, float], int] = {}

@@ -24,8 +24,8 @@ class Status:
 
     Attributes:
         name: of the set.
-        about: what it is, in a line.
-        licence: under which it may be used.
+        about: a one-line description.
+        licence: its licence.
         size: in bytes, as kept.
         state: "included" (needs no fetching), "cached", "incomplete" or "absent". This compares
             sizes only; `verify` compares checksums.

@@ -21,14 +21,14 @@ class DataSet:
     """A data set before it is fetched.
 
     Attributes:
-        name: what it is called here.
-        about: what it is, in a line.
-        licence: under which it may be used.
-        read: makes pictures or text of the contents of its files.
-        files: its files in the cache, or in `home`; none if a library brings the data.
+        name: its name here.
+        about: a one-line description.
+        licence: its licence.
+        read: turns the contents of its files into pictures or text.
+        files: its files in the cache, or in `home`; none if a library has the data.
         sources: where the files come from, in the order they are tried.
         home: the directory of files that come with dropmuon; None for files in the cache.
-        library_size: in bytes, of what a library brings.
+        library_size: in bytes, of the data in a library.
     """
 
     name: str
@@ -64,7 +64,7 @@ def find(name: str) -> DataSet:
 
 
 def _idx_files(*md5: str) -> tuple[File, ...]:
-    """Describe the four files of MNIST and of the sets that took over its format."""
+    """Describe the four files of MNIST and of the sets that adopted its format."""
     kinds = ("images-idx3", "labels-idx1")
     names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in kinds]
     sizes = (47_040_016, 60_008, 7_840_016, 10_008)

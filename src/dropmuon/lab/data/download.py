@@ -17,30 +17,30 @@ from urllib3.exceptions import HTTPError
 __all__ = ["Downloader"]
 
 _CHUNK = 1 << 16
-_CUTS = 20  # how often a connection may break before the download is given up
+_CUTS = 20  # how often a connection may break before the download fails
 _BROKEN = (requests.ConnectionError, requests.Timeout)
 
 
 class Downloader:
-    """A downloader for pooch that keeps what has arrived in a `.part` file and asks for the rest.
+    """A downloader for pooch that keeps what has arrived in a `.part` file and requests the rest.
 
     Args:
         parts: directory of the `.part` files, which is kept after a failed download.
         show_progress: whether to show a progress bar.
-        patience: seconds to wait for a response, including the search for the host.
+        patience: seconds to wait for a response, including name resolution.
     """
 
     def __init__(self, parts: Path, *, show_progress: bool = False, patience: float = 15.0) -> None:
         self.parts = parts
         self.show_progress = show_progress
         self.patience = patience
-        self.was_resumed = False  # whether any finished download was put together from pieces
+        self.was_resumed = False  # whether any finished download was assembled from pieces
         self._resumed = False
 
     def __call__(
         self, url: str, output_file: str | os.PathLike[str], pooch: object, check_only: bool = False
     ) -> None:
-        """Download the URL to the file, as pooch asks for it."""
+        """Download the URL to the file; called by pooch."""
         part = self.part(url)
         part.parent.mkdir(parents=True, exist_ok=True)
         self._resumed = False
@@ -57,7 +57,7 @@ class Downloader:
         return self.parts / f"{digest}-{url.rpartition('/')[2]}.part"
 
     def _receive_all(self, url: str, part: Path) -> None:
-        """Resume after each cut, as long as every attempt brings something."""
+        """Resume after each cut, as long as every attempt makes progress."""
         for _ in range(_CUTS):
             before = _size(part)
             try:
@@ -114,7 +114,7 @@ class _CutOffError(requests.ConnectionError):
 
 
 def _within(seconds: float, ask: Callable[[], requests.Response]) -> requests.Response:
-    """Return the response if it comes in time, including the search for the host."""
+    """Return the response if it comes in time, including name resolution."""
     responses: list[requests.Response | Exception] = []
     late = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Fetch a data set: try its sources in turn, and let only verified files into the cache."""
+"""Fetching of data sets: sources are tried in turn, only verified files enter the cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Fetched:
     Attributes:
         name: of the set.
         directory: where its files are; None if it is included.
-        files: those that were fetched; empty if all were intact already.
+        files: those that were fetched; empty if all were already intact.
         sources: where they came from.
         failures: the sources that failed, each with its reason.
     """
@@ -47,7 +47,7 @@ class Fetched:
 
 
 def fetch(name: str, cache: Path | str | None = None, show_progress: bool = False) -> Fetched:
-    """Fetch a data set into the cache; files that are intact already are not fetched again."""
+    """Fetch a data set into the cache; intact files are not fetched again."""
     return fetch_set(find(name), cache_directory(cache), show_progress=show_progress)
 
 
@@ -99,8 +99,7 @@ def _from_source(
 ) -> str | None:
     """Move the right files of this source into place; return what is wrong with the rest.
 
-    A resumed download may be wrong because its beginning was: it is then made once more from the
-    start.
+    A resumed download may be wrong because its beginning was: it is then repeated from the start.
     """
     failure = None
     for _ in range(2):
@@ -141,7 +140,7 @@ def _lacking(files: Sequence[File], target: Path) -> list[File]:
 
 
 def _prepared(target: Path) -> Path:
-    """Make the directory of a data set; return the path to work in, which is not made yet."""
+    """Make the directory of a data set; return the path to work in, which does not exist yet."""
     place = target.parent / ".fetching"
     try:
         for folder in (target, place):

@@ -1,4 +1,4 @@
-"""Load a data set by name, fetching it if it is missing."""
+"""Loading of data sets by name; missing ones are fetched."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Readers: from the contents of a data set's files to arrays of pixels and labels, or to text.
 
-A reader is called with the contents by file name. Its checksum has been verified by then, so a
+A reader is called with the contents by file name. Their checksums have been verified by then, so a
 reader trusts what it reads.
 """
 
@@ -30,7 +30,7 @@ class Pictures:
 
 
 Reader = Callable[[Mapping[str, bytes]], Pictures | bytes]
-"""Returns pictures, or one long text as bytes."""
+"""A function that returns pictures, or one long text as bytes."""
 
 
 def idx(files: Mapping[str, bytes]) -> Pictures:
@@ -76,7 +76,7 @@ def npz(files: Mapping[str, bytes]) -> Pictures:
 
 
 def digits(files: Mapping[str, bytes]) -> Pictures:
-    """Read scikit-learn's 1,797 digits; which four fifths are the training set never changes."""
+    """Read scikit-learn's 1,797 digits; the training set is always the same four fifths."""
     found = importlib.import_module("sklearn.datasets").load_digits()  # slow to import
     images, labels = found.images.astype(np.uint8)[:, None], found.target.astype(np.uint8)
     order = np.random.RandomState(0).permutation(len(images))

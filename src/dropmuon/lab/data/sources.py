@@ -1,7 +1,7 @@
 """Where files come from: the web, or a package fetched by name with its usual client.
 
-A source puts the wanted files into a directory. Whether they are right is not for the source to
-say, but for their checksums.
+A source puts the wanted files into a directory. Their checksums, not the source, decide whether
+they are right.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _run(command: Sequence[str], folder: Path) -> None:
 
 
 def _last_error(output: str) -> str:
-    """Return the line that says most: the last error, else the last line."""
+    """Return the most informative line: the last error, else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith(("error", "e:", "npm err"))]
     return (errors or lines or ["no message"])[-1][:200]

@@ -65,9 +65,9 @@ def build(
     Args:
         name: cnn, mlp, resnet18 or gpt.
         shape: of one input, (C, H, W) for images and (context,) for bytes.
-        num_classes: how many classes the model tells apart.
+        num_classes: how many classes the model distinguishes.
         channels: widths in order; one per block for cnn, mlp and gpt, one per stage for resnet18.
-        batch_norm: between convolution and ReLU, in the cnn; resnet18 always has it.
+        batch_norm: before each ReLU, in cnn and mlp; resnet18 always has it.
     """
     family = family_of(name)
     widths = tuple(channels or family.channels)

@@ -22,7 +22,7 @@ def gpt(
     if set(channels) != {width} or width % _HEAD_WIDTH:
         raise ValueError(
             f"channels must repeat one width, a multiple of {_HEAD_WIDTH}, once per block for gpt, "
-            f"got {tuple(channels)}; give such as 128,128,128,128"
+            f"got {tuple(channels)}; for example 128,128,128,128"
         )
     if batch_norm:
         raise ValueError("batch_norm must be off for gpt, got True; its blocks have layer norms")
@@ -37,7 +37,7 @@ def gpt(
 
 
 class _Embedding(nn.Module):
-    """Embeddings of a byte and of its place, added."""
+    """The sum of the embeddings of a byte and of its position."""
 
     def __init__(self, vocabulary: int, context: int, width: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _Embedding(nn.Module):
 
 
 class _Block(nn.Module):
-    """x + attention(norm(x)), then x + perceptron(norm(x))."""
+    """A block: x + attention(norm(x)), then x + perceptron(norm(x))."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class _Block(nn.Module):
 
 
 class _ClassesSecond(nn.Module):
-    """Turns (batch, context, classes) into (batch, classes, context), as cross entropy expects."""
+    """A view of (batch, context, classes) as (batch, classes, context), for cross entropy."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a view."""

@@ -1,4 +1,4 @@
-"""Reports: what a run ends with, and one page about one or several runs."""
+"""Reports: the results of a run, and one page about one or several runs."""
 
 from __future__ import annotations
 

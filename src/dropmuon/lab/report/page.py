@@ -25,13 +25,13 @@ from dropmuon.lab.run import RunDirectory
 __all__ = ["write_report"]
 
 _MOST_WITH_CHARTS = 16
-"""Any further runs have tables only, or the file would grow too large to open."""
+"""Further runs have tables only, or the file would be too large to open."""
 
 _BASELINES = ("full", "muon")
 """Methods that have the baseline's colour; runs of earlier versions have the second name."""
 
 _BUSY = 1.25
-"""Load per core above which times are not to be trusted; training alone makes it about 1."""
+"""Load per core above which times cannot be trusted; training alone makes it about 1."""
 
 
 def write_report(runs: Sequence[RunDirectory], path: Path) -> None:
@@ -166,7 +166,7 @@ class Section:
         ]
         labels = {
             "sooner": "sooner",
-            "same": "about as soon",
+            "same": "about as fast",
             "later": "later",
             "missed": "missed it",
         }

@@ -28,7 +28,7 @@ def task_title(settings: Mapping[str, Any]) -> str:
 
 
 def headings(tasks: Sequence[Task]) -> list[str]:
-    """Return a title for every task; tasks with the same title are told apart by what differs."""
+    """Return a title for every task; tasks with the same title also show what differs."""
     titles = [task_title(task.settings) for task in tasks]
     found = []
     for title, task in zip(titles, tasks, strict=True):
@@ -61,7 +61,9 @@ def winner(task: Task) -> str:
         return f"{best.method} reached {what} most reliably, in {took}; {other} ({tries})."
     if _alike(best, second):
         both = f"{best.method} and {second.method}"
-        return f"{both} reached {what} about equally soon: {took} and {_time(second)} ({tries})."
+        return (
+            f"{both} reached {what} in about the same time: {took} and {_time(second)} ({tries})."
+        )
     return (
         f"{best.method} was the first to reach {what}: {took}, against {_time(second)} for "
         f"{second.method} ({tries})."

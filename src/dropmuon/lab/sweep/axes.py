@@ -91,7 +91,7 @@ def read_axis(name: str, given: Any) -> Axis:
 
 
 def check_name(axis: str) -> None:
-    """Refuse an axis that is not a setting."""
+    """Reject an axis that is not a setting."""
     known = {each.name for each in fields(Config)} | {"method"}
     if axis.startswith("options."):
         method, key = option(axis)

@@ -1,4 +1,4 @@
-"""Who holds what: one cell at a time a machine, and a worker its cell as long as it lives."""
+"""Locks: one cell per machine, and each cell held by its worker while it lives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LeaseLostError(Exception):
 
 
 class Machine:
-    """This machine, which only one cell may use at a time, also across users.
+    """This machine, which only one cell may use at a time, even across users.
 
     The lock is the operating system's lock on a file, so it ends with the process that holds it.
     The file's content names the machine: while a worker holds the lock, no other cell that is
@@ -40,7 +40,7 @@ class Machine:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Try to hold the machine inside the block; the value tells whether that succeeded."""
+        """Try to hold the machine inside the block; yield whether that succeeded."""
         got = self._acquire()
         try:
             yield got
@@ -49,7 +49,7 @@ class Machine:
                 os.close(self._handle)
 
     def keep(self) -> None:
-        """Touch the lock file, so that nothing removes it from the temporary directory as old."""
+        """Touch the lock file, so that cleaners of the temporary directory keep it."""
         with suppress(OSError):
             os.utime(self._path)
 

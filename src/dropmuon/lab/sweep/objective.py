@@ -89,7 +89,7 @@ class Objective:
         return value if self._is_time else -value
 
     def check(self, methods: Sequence[str]) -> None:
-        """Refuse cells without the objective's method."""
+        """Reject cells without the objective's method."""
         if self.method is not None and self.method not in methods:
             raise unknown_name("method of the objective", str(self.method), methods)
 

@@ -30,7 +30,7 @@ End = Literal["error", "impossible", "interrupted", "duplicate"]
 """Why an attempt has failed; an attempt without a reason was lost with its worker."""
 
 _MOST_LOSSES = 5
-"""A cell that is lost with its worker more often than this is not tried again."""
+"""A cell that is lost with its worker more often than this is not retried."""
 
 _LONGEST_REASON = 2000
 
@@ -55,7 +55,7 @@ class CellHistory:
         return next(done, self.attempts[-1] if self.attempts else None)
 
     def count(self, end: End | None) -> int:
-        """Return how many attempts ended this way; None is for lost ones."""
+        """Return how many attempts ended this way; None stands for lost ones."""
         ended = [t.user_attrs.get("ended") for t in self.attempts if t.state == TrialState.FAIL]
         return ended.count(end)
 

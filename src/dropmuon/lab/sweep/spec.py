@@ -40,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """Everything that a sweep is asked to do.
+    """The specification of a sweep.
 
     Attributes:
         base: settings that all cells share.
@@ -65,7 +65,7 @@ class SweepSpec:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> SweepSpec:
-        """Make a specification from plain values, such as a file holds."""
+        """Make a specification from plain values, such as those of a file."""
         for key in content:
             if key not in _KEYS:
                 raise unknown_name("key of a sweep", str(key), _KEYS)
@@ -200,7 +200,7 @@ def _check_tpe(spec: SweepSpec) -> None:
 
 
 def _check_option_names(spec: SweepSpec) -> None:
-    """Refuse options of a method that no cell has."""
+    """Reject options of a method that no cell has."""
     chosen = [spec.grid[name] for name in ("method", "methods") if name in spec.grid]
     if not chosen or isinstance(chosen[0], Range):
         return

@@ -1,4 +1,4 @@
-"""What workers share: the directory of a sweep, and its study, which many may open at a time."""
+"""What workers share: the directory of a sweep, and its study, which many may open at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["open_study", "prepare_directory"]
 
 _TRIES = 6
 _PATIENCE = 10.0
-"""Seconds that the worker that made a study may go without progress in filling it."""
+"""Seconds without progress in filling a new study after which other workers fill it, too."""
 
 _SPEC, _FILLED = "spec", "filled"
 
@@ -130,7 +130,7 @@ def _database(url: str, shown: str) -> RDBStorage:
         except ImportError as error:
             raise ValueError(
                 f"storage {shown} needs a missing driver: {error.__cause__ or error}; install it, "
-                "such as psycopg[binary] for postgresql"
+                "for example psycopg[binary] for postgresql"
             ) from error
         except (SQLAlchemyError, RuntimeError) as error:
             failure = error

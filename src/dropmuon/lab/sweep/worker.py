@@ -1,7 +1,8 @@
 """Workers, any number on any number of machines, that run the cells of one sweep.
 
-A worker claims a cell when it has its machine to itself, runs it into a directory, and tells the
-study. If a worker dies, the others, or the next one to start, find its cell and resume it.
+A worker claims a cell when it has its machine to itself, runs it into a directory, and records the
+result in the study. If a worker dies, the others, or the next one to start, find its cell and
+resume it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _LONGEST_PAUSE = 2.0
 
 @dataclass(frozen=True)
 class SweepEvent:
-    """Something to tell the person at the terminal.
+    """An event to show at the terminal.
 
     Attributes:
         kind: opened, waiting (for the machine or for other workers), started, finished, failed
@@ -97,11 +98,11 @@ def sweep(
         storage: URL of a database shared with workers on other machines; by default a file in
             `out`.
         max_cells: stop after this many cells.
-        on_event: is called with every event.
+        on_event: called with every event.
         retries: how often a cell that failed with an error is tried again.
         grace: seconds without a heartbeat after which a cell is taken from its worker.
         watcher: of the cells' training.
-        finish: is called with every finished run; by default it writes the run's results.
+        finish: called with every finished run; by default it writes the run's results.
     """
     prepare_directory(spec, out)
     cells = spec.cells() if spec.search == "grid" else None

@@ -1,4 +1,4 @@
-"""Train with several methods side by side, and record which reaches which accuracy when.
+"""Training with several methods side by side, recording when each reaches which accuracy.
 
 Methods take turns in short slices within one process, so that whatever else the machine does
 affects all of them alike. Every evaluation is on disk as soon as it is made.
@@ -43,7 +43,7 @@ def compare(
     """Run a comparison into a directory; an interrupted one can be resumed from there.
 
     Raises KeyboardInterrupt on Ctrl-C, with all evaluations so far and the state of every trial at
-    its last evaluation on disk. Whatever can be refused is refused before anything is written.
+    its last evaluation on disk. Arguments are checked before anything is written.
     """
     watcher, run = watcher or Watcher(), RunDirectory(out)
     _check_place(run, config, resume)
@@ -69,9 +69,9 @@ def compare(
 
 
 class _Trials:
-    """Makes the trials of each seed, one per method.
+    """A maker of the trials of each seed, one per method.
 
-    Those of the first seed are made at once: what an optimizer refuses is refused here, before
+    Those of the first seed are made at once, so that what an optimizer rejects is rejected before
     anything is written. A planned method is only tried out then, since its sampler is not known.
     """
 
@@ -102,7 +102,7 @@ class _Trials:
 
 
 def _check_place(run: RunDirectory, config: Config, resume: bool) -> None:
-    """Refuse a directory that this comparison may not write to."""
+    """Reject a directory that this comparison may not write to."""
     if resume:
         _check_same(run.config, config.to_json())
     elif run.path.exists() and not run.path.is_dir():
@@ -126,7 +126,7 @@ def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def _begin(run: RunDirectory, config: Config) -> None:
-    """Set the process up for even times, and write once what is run and where."""
+    """Set up the process for steady times, and record once what is run and where."""
     kept = keep_freed_memory()
     run.checkpoints.mkdir(exist_ok=True)
     if not (run.path / "config.json").exists():
@@ -137,7 +137,7 @@ def _begin(run: RunDirectory, config: Config) -> None:
 def _train(
     run: RunDirectory, config: Config, found: data.Data, trials: _Trials, watcher: Watcher
 ) -> None:
-    """Train every seed to its end, from wherever the run is."""
+    """Train every seed to its end, from the current state of the run."""
     planned = planned_sampler(config, found, run, watcher)
     watcher.begin(config, config.epochs * steps_per_epoch(config, len(found.train)))
     try:
@@ -181,7 +181,7 @@ def _evaluation_steps(config: Config, total_steps: int) -> list[int]:
 
 
 def _rotated(trials: Sequence[Trial], turn: int) -> list[Trial]:
-    """Let another trial be first in each turn, so that none always follows the same one."""
+    """Return trials in the order of this turn: rotated, so that none always follows the same."""
     start = turn % max(1, len(trials))
     return [*trials[start:], *trials[:start]]
 
@@ -237,7 +237,7 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _disk_space(out: Path) -> Iterator[None]:
-    """Say what to do where the disk is full."""
+    """Turn the error of a full disk into one that says what to do."""
     try:
         yield
     except OSError as error:

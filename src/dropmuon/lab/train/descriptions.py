@@ -1,4 +1,4 @@
-"""What a run tells about itself: where it ran, and how each method draws its layers."""
+"""The description of a run: where it ran, and how each method draws its layers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PROGRESSES = [step / 20 for step in range(21)]
 
 
 def environment(device: str, *, memory_kept: bool = False) -> dict[str, Any]:
-    """Return what a reader needs to judge times by: versions, processor, threads and load."""
+    """Return what a reader needs to judge times: versions, processor, threads and load."""
     return {
         "dropmuon": __version__,
         "torch": torch.__version__,

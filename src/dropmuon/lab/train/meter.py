@@ -1,4 +1,4 @@
-"""The cost of training steps: operations counted on a copy, and memory that keeps times even."""
+"""The cost of training steps: operations counted on a copy, and memory kept for steady times."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def train_step(model: nn.Module, optimizer: Optimizer, batch: Batch, updates: in
 
 
 class Meter:
-    """Counts the operations of a step by the layers that move in it and the size of its batch.
+    """A counter of operations per step, by the layers that move and the size of the batch.
 
     A copy of the model takes the counted steps, so that they change neither the trained model nor
     its clock. Element-wise operations are not counted, as in `torch.utils.flop_counter`. The
@@ -94,7 +94,7 @@ class Meter:
 def keep_freed_memory() -> bool:
     """Make this process keep freed memory for the next step; return whether it can.
 
-    By default the C library of Linux maps each large tensor anew and unmaps it when it is freed.
+    By default the C library of Linux maps each large tensor and unmaps it when it is freed.
     The first access to every page then causes a fault, which can cost more than the arithmetic on
     the page and is the noisiest part of a step. Other platforms and C libraries are left alone.
     """

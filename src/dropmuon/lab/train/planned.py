@@ -26,7 +26,7 @@ def planned_sampler(
 ) -> Sampler | None:
     """Return the planner's sampler for this model and data, planned once per comparison.
 
-    None where no method asks for one.
+    None if no method needs one.
     """
     if not config.needs_plan:
         return None

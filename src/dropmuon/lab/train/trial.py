@@ -112,7 +112,7 @@ class Trial:
             self._record(active)
 
     def evaluate(self) -> Evaluation:
-        """Measure accuracies, off the clock, and start counting layer activity anew."""
+        """Measure accuracies, off the clock, and restart the counts of layer activity."""
         train_accuracy, train_loss = self._measure(self._training_subset())
         test_accuracy, test_loss = self._measure(self._data.test)
         moved, cutoffs = tuple(self._moved.tolist()), tuple(self._cutoffs.tolist())

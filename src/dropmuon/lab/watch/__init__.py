@@ -11,22 +11,22 @@ __all__ = ["Watcher", "Watchers"]
 
 
 class Watcher:
-    """Base of all watchers: is told what happens, and does nothing."""
+    """Base of all watchers, which does nothing."""
 
     def prepare(self, what: str) -> None:
-        """Hear what takes time before training starts, in a few words."""
+        """Called before training with a few words about what takes time."""
 
     def begin(self, config: Config, total_steps: int) -> None:
-        """Hear that training starts; every trial takes `total_steps` steps."""
+        """Called when training starts; every trial takes `total_steps` steps."""
 
     def advance(self, method: str, seed: int, step: int, seconds: float) -> None:
-        """Hear that a trial has reached a step after so many seconds of training."""
+        """Called when a trial has reached a step after this many seconds of training."""
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Hear that a trial was evaluated."""
+        """Called when a trial was evaluated."""
 
     def end(self) -> None:
-        """Hear that training has ended or was interrupted."""
+        """Called when training has ended or was interrupted."""
 
 
 class Watchers(Watcher):

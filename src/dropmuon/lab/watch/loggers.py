@@ -25,7 +25,7 @@ def logger_named(name: str, out: Path) -> Watcher:
 
 
 def _scalars(evaluation: Evaluation) -> dict[str, float]:
-    """Return what is logged of an evaluation."""
+    """Return what is logged for an evaluation."""
     values = {
         "train/accuracy": evaluation.train_accuracy,
         "train/loss": evaluation.train_loss,
@@ -41,8 +41,8 @@ def _scalars(evaluation: Evaluation) -> dict[str, float]:
 class _PerTrial(Watcher):
     """A logger with one open run per method and seed.
 
-    A logger that fails at its first evaluation is an error. One that fails later is dropped with
-    a warning, since the training is worth more than its log.
+    A failure at the first evaluation is an error. A logger that fails later is dropped with a
+    warning, since training is worth more than its log.
     """
 
     def __init__(self, library: str, package: str) -> None:
