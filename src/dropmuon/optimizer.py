@@ -15,7 +15,7 @@ from dropmuon import norms, samplers
 from dropmuon.backward.flags import Flags, can_truncate
 from dropmuon.backward.parts import InParts, Parts
 from dropmuon.backward.replay import Replay, obstacle
-from dropmuon.checks import warn, whole_number
+from dropmuon.checks import nonnegative_number, warn, whole_number
 from dropmuon.model.groups import make_groups, read_groups
 from dropmuon.model.layers import By
 from dropmuon.model.policies import Policy, PolicyName
@@ -135,6 +135,7 @@ class DropMuon(InParts, SavedOptimizer):
             "norm": None,
         }
         check_group(defaults)
+        nonnegative_number("adamw_lr", adamw_lr)
         self._routing = (policy, orthogonalize, adamw_lr)
         self._obstacle: str | None = None
         self._full_depth = 0

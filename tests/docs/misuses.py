@@ -193,7 +193,7 @@ MISUSES = [
     value("total-steps-zero", "total_steps must .* got 0", lambda: make(total_steps=0)),
     value("negative-seed", r"seed must .* got -1", lambda: make(seed=-1)),
     value("fractional-seed", r"seed must be a whole number .* got 1.5", lambda: make(seed=1.5)),
-    value("negative-adamw-lr", "lr must", lambda: make(policy="muon", adamw_lr=-1.0)),
+    value("negative-adamw-lr", "adamw_lr must", lambda: make(policy="muon", adamw_lr=-1.0)),
     # names
     value("unknown-sampler", "sampler must .* mean 'uniform'", lambda: make(sampler="unifrom")),
     value("unknown-policy", "policy must .* mean 'spectral'", lambda: make(policy="spectrl")),
