@@ -286,3 +286,41 @@ def test_gradients_set_by_hand_move_the_layers_of_all_parts() -> None:
     moved = {i for i in range(len(after)) if not torch.equal(before[i][0], after[i][0])}
     assert moved == drawn
     assert len(drawn) == 2
+
+
+@pytest.mark.parametrize("examples", [24, 22])
+@pytest.mark.parametrize("done", [1, 3])
+def test_a_split_that_is_left_early_gives_the_mean_over_what_came(done: int, examples: int) -> None:
+    model = make_model()
+    optimizer = DropMuon(model, lr=0.05, momentum=0.0, sampler="full", parts=4)
+    train(model, optimizer, 1)
+    private = copy.deepcopy(model)
+    x, y = make_batch(1, examples)
+    seen: list[tuple[Tensor, Tensor]] = []
+    for some, labels in optimizer.split(x, y):
+        F.cross_entropy(model(some), labels).backward()
+        seen.append((some, labels))
+        if len(seen) == done:
+            break
+    optimizer.step()
+    inputs, targets = (torch.cat(each) for each in zip(*seen, strict=True))
+    private.requires_grad_(True)
+    expected = torch.autograd.grad(
+        F.cross_entropy(private(inputs), targets), list(private.parameters())
+    )
+    found = [optimizer.state[p]["momentum_buffer"] for p in model.parameters()]
+    torch.testing.assert_close(found, list(expected))
+
+
+def test_the_gradients_of_several_splits_add_up() -> None:
+    model = make_model()
+    optimizer = DropMuon(model, lr=0.05, parts=4, sampler=samplers.Shares([0.25, 0.5, 0.5, 1.0]))
+    train(model, optimizer, 1)
+    found: list[list[Tensor]] = []
+    for times in (1, 2):
+        for _ in range(times):
+            for x, y in optimizer.split(*make_batch(1)):
+                F.cross_entropy(model(x), y).backward()
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        optimizer.zero_grad()
+    torch.testing.assert_close(found[1], [2 * gradient for gradient in found[0]])

@@ -8,8 +8,7 @@ A backward ends a part. Hooks on the parameters detect it, and queue a callback 
 engine. The callback runs when the whole backward is over, so activation checkpointing recomputes
 every forward with the flags that it had, and the next forward sees those of the next part. Hooks
 and callback run outside of compiled graphs, and before DDP and gradient scalers read a gradient.
-Gradients are scaled as they arrive, before they are accumulated, so that clipping sees the gradient
-that will be followed.
+Gradients are scaled in the backward, so that clipping sees the gradient that will be followed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Parts:
         self._on_end: Callable[[], None] = _nothing
         self._handles: list[Any] = []
         self._task = -1
-        self._is_open = False
+        self._is_open = self._came = False
         self.clear()
 
     # The course of a step
@@ -58,6 +57,7 @@ class Parts:
         """Discard what was accumulated: the step restarts from its first part."""
         self.weigh((1.0,) * self.count, scales_loss=False)
         self._done: list[tuple[ActiveSet, float]] = []
+        self._scaled: set[Tensor] = set()
 
     def replace(self, sets: Iterable[ActiveSet]) -> None:
         """Change the sets of this step, and keep what was accumulated."""
@@ -95,25 +95,57 @@ class Parts:
         self._done.append((active, self._weights[len(self._done) % self.count]))
 
     # What a gradient is multiplied by
+    #
+    # With equal weights, all parts of a layer have the same factor: it is applied once, in place,
+    # when the last of them has arrived. Anything else is multiplied as it arrives, which copies it.
 
     def factor(self, layer: int) -> float:
-        """Return what an arriving gradient of a layer is multiplied by."""
-        factor = self._planned(layer)
-        if self._scales_loss:
-            factor *= self._weights[len(self._done) % self.count] / sum(self._weights)
-        return factor
+        """Return what the gradient of a layer in the current part is multiplied by, as planned."""
+        factor = self._common(zip(self.sets, self._weights, strict=True), layer)
+        return factor * self._weight if self._scales_loss else factor
+
+    def factor_on_arrival(self, parameter: Tensor, layer: int) -> float:
+        """Return what an arriving gradient is multiplied by before it is accumulated."""
+        return self.factor(layer) if self._varies or parameter in self._scaled else 1.0
+
+    def scale_in_place(self, parameter: Tensor, layer: int) -> None:
+        """Multiply an accumulated gradient, if the last planned part of its layer has arrived."""
+        later = self.sets[len(self._done) % self.count + 1 :]
+        if self._varies or parameter in self._scaled or any(layer in each for each in later):
+            return
+        self._scaled.add(parameter)
+        _multiply(parameter, self.factor(layer))
 
     def correct(self, members: Iterable[tuple[Tensor, int]]) -> None:
         """Scale gradients if the parts differ from those planned, in kind or in number."""
-        if not self._done or (self._scales_loss and len(self._done) % self.count == 0):
+        if not self._done:
             return
+        is_whole = self._scales_loss and len(self._done) % self.count == 0
         for parameter, layer in members:
-            missing = _inverse_share(self._done, layer) / self._planned(layer)
-            if missing != 1.0 and parameter.grad is not None:
-                parameter.grad.mul_(missing)
+            planned = self._common(zip(self.sets, self._weights, strict=True), layer)
+            actual = planned if is_whole else self._common(self._done, layer)
+            if not self._varies and parameter not in self._scaled:
+                planned = 1.0 / self._weights[0] if self._scales_loss else 1.0
+            _multiply(parameter, actual / planned)
 
-    def _planned(self, layer: int) -> float:
-        return _inverse_share(zip(self.sets, self._weights, strict=True), layer)
+    @property
+    def _weight(self) -> float:
+        return self._weights[len(self._done) % self.count]
+
+    @property
+    def _varies(self) -> bool:
+        return any(weight != self._weights[0] for weight in self._weights)
+
+    def _common(self, parts: Iterable[tuple[ActiveSet, float]], layer: int) -> float:
+        """Return the factor of a layer that all parts have in common.
+
+        That is W over the weight of the parts in which it is active, and 1 / W where the losses
+        are scaled here; a part's own weight comes on top of that.
+        """
+        weights = [(weight, layer in active) for active, weight in parts]
+        total = sum(weight for weight, _ in weights)
+        own = sum(weight for weight, inside in weights if inside) or total
+        return 1.0 / own if self._scales_loss else total / own
 
     # The end of a backward
 
@@ -127,11 +159,12 @@ class Parts:
             wanted = parameter.requires_grad
             parameter.requires_grad_(True)  # the only way to register hooks, which stay
             self._handles.append(parameter.register_hook(_scaling(me, parameter, layer)))
-            self._handles.append(parameter.register_post_accumulate_grad_hook(_noticing(me)))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(_noticing(me, layer)))
             parameter.requires_grad_(wanted)
 
     def notice(self) -> None:
         """Request a callback at the end of a backward, on its first gradient."""
+        self._came = True
         task = torch._C._current_graph_task_id()
         if task != self._task and not self._is_open:
             self._task = task
@@ -140,12 +173,14 @@ class Parts:
     @contextmanager
     def open(self) -> Iterator[None]:
         """Make all backwards inside the block one part."""
-        self._is_open = True
+        self._is_open, self._came = True, False
         try:
             yield
-        finally:
+            self._came = True
+        finally:  # a loop may also be left in the middle, after a backward
             self._is_open = False
-        self._on_end()
+            if self._came:
+                self._on_end()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the hooks: a copy must watch its own parameters."""
@@ -219,11 +254,11 @@ def _nothing() -> None:
     """Do nothing at the end of a part."""
 
 
-def _inverse_share(parts: Iterable[tuple[ActiveSet, float]], layer: int) -> float:
-    """Return the total weight over the weight of the parts in which a layer is active."""
-    weights = [(weight, layer in active) for active, weight in parts]
-    own = sum(weight for weight, inside in weights if inside)
-    return sum(weight for weight, _ in weights) / own if own else 1.0
+def _multiply(parameter: Tensor, factor: float) -> None:
+    """Multiply the gradient of a parameter in place."""
+    if factor != 1.0 and parameter.grad is not None:
+        with torch.no_grad():
+            parameter.grad.mul_(factor)
 
 
 def _scaling(
@@ -233,10 +268,10 @@ def _scaling(
 
     def scale(gradient: Tensor) -> Tensor | None:
         alive, own = parts(), owner()
-        factor = 1.0 if alive is None else alive.factor(layer)
-        if factor == 1.0 or own is None or not _is_accumulated(own):
+        if alive is None or own is None:
             return None
-        return gradient * factor
+        factor = alive.factor_on_arrival(own, layer)
+        return gradient * factor if factor != 1.0 and _is_accumulated(own) else None
 
     return scale
 
@@ -250,10 +285,11 @@ def _is_accumulated(parameter: Tensor) -> bool:
         return False
 
 
-def _noticing(parts: weakref.ref[Parts]) -> Callable[[Tensor], None]:
+def _noticing(parts: weakref.ref[Parts], layer: int) -> Callable[[Tensor], None]:
     def notice(parameter: Tensor) -> None:
         alive = parts()
         if alive is not None:
+            alive.scale_in_place(parameter, layer)
             alive.notice()
 
     return notice
