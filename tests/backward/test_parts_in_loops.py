@@ -324,3 +324,14 @@ def test_the_gradients_of_several_splits_add_up() -> None:
         found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
         optimizer.zero_grad()
     torch.testing.assert_close(found[1], [2 * gradient for gradient in found[0]])
+
+
+def test_a_part_that_fails_before_its_backward_is_still_to_come() -> None:
+    model = make_model()
+    optimizer = DropMuon(model, lr=0.05, parts=4)
+    train(model, optimizer, 1)
+    expected = list(optimizer._parts.sets)
+    with pytest.raises(RuntimeError, match="no data"), optimizer.part():
+        raise RuntimeError("no data")
+    assert optimizer.active == expected[0]
+    assert train(model, optimizer, 1, first=1) == [expected]
