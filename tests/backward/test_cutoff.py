@@ -211,7 +211,7 @@ def test_gradients_of_active_layers_equal_those_of_a_full_backward(name, order):
         np.random.default_rng(0).shuffle(owners)
     rank = {owner: n for n, owner in enumerate(owners)}
     by_owner = sorted(model.named_parameters(), key=lambda item: rank[item[0].rpartition(".")[0]])
-    optimizer = DropMuon(by_owner, lr=0.01, sampler=samplers.Nice(2), seed=1)
+    optimizer = DropMuon(by_owner, lr=0.01, sampler=samplers.Nice(2), policy="euclidean", seed=1)
     assert list(optimizer.layers) == owners
     for step in range(8):
         batch = make_batch(step)

@@ -31,6 +31,10 @@ def make(**kwargs: Any) -> DropMuon:
     return DropMuon(make_model(), **kwargs)
 
 
+def grouped() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1, groups=2))
+
+
 def frozen() -> nn.Module:
     return make_model().requires_grad_(False)
 
@@ -416,6 +420,11 @@ MISUSES = [
         "pairs-without-modules",
         "cannot tell whether '0.weight', '1.weight' are embeddings",
         lambda: DropMuon(make_model().named_parameters(), policy="muon"),
+    ),
+    warned(
+        "pairs-that-may-have-groups",
+        "cannot tell whether '1.weight' have groups",
+        lambda: DropMuon(grouped().named_parameters()),
     ),
     value(
         "activate-no-such-layer",

@@ -260,6 +260,78 @@ def test_pairs_of_convolutions_and_vectors_leave_nothing_to_doubt(recwarn):
     assert not recwarn.list
 
 
+class Grouped(nn.Module):
+    """Whole, grouped, depthwise and pointwise convolutions, and things that look like them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+        self.grouped = nn.Conv2d(8, 8, 3, groups=2)
+        self.depthwise = nn.Conv2d(8, 8, 3, groups=8)
+        self.pointwise = nn.Conv2d(8, 16, 1)
+        self.shortcut = nn.Conv2d(8, 16, 1)
+        self.positions = nn.Parameter(torch.ones(1, 5, 16))
+        self.scale = LayerScale()
+        self.head = nn.Linear(16, 2)
+
+
+@pytest.mark.parametrize("policy", ["spectral", "muon", "scion"])
+def test_pairs_of_convolutions_that_may_have_groups_are_named(policy):
+    model = Grouped()
+    with pytest.warns(UserWarning, match="each group of a convolution") as caught:
+        pairs = DropMuon(model.named_parameters(), policy=policy)
+    assert len(caught) == 1
+    message = str(caught[0].message)
+    assert "cannot tell whether 'grouped.weight', 'depthwise.weight' have groups" in message
+    assert f"layer_groups(model, policy={policy!r})" in message
+    whole = norms_of(DropMuon(model, policy=policy))
+    apart = {name for name, norm in norms_of(pairs).items() if norm != whole[name]}
+    assert apart == {"grouped.weight", "depthwise.weight"}
+
+
+@pytest.mark.parametrize(
+    "first",
+    [nn.Conv1d(4, 4, 3, groups=4), nn.Conv2d(4, 6, 3, groups=2), nn.Conv3d(6, 4, 2, groups=2)],
+    ids=["depthwise", "two groups", "three channels each"],
+)
+def test_a_first_convolution_is_doubted_unless_it_may_read_an_image(first, recwarn):
+    DropMuon(nn.Sequential(first, nn.Flatten(), nn.Linear(4, 2)).named_parameters())
+    messages = [str(each.message) for each in recwarn.list]
+    doubted = ["'0.weight' have groups" in message for message in messages]
+    assert doubted == ([] if first.weight.shape[1] == 3 else [True])
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        lambda model: list(model.parameters()),
+        lambda model: [{"params": list(model.parameters())}],
+        lambda model: [{"params": list(model.named_parameters()), "layer": "all"}],
+    ],
+    ids=["tensors", "one group", "a group of pairs"],
+)
+def test_tensors_and_groups_without_norms_are_doubted_as_pairs_are(groups):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, groups=4))
+    with pytest.warns(UserWarning, match=r"cannot tell whether '(param2|1.weight)' have groups"):
+        DropMuon(groups(model))
+
+
+def test_a_norm_that_is_given_is_not_doubted(recwarn):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, groups=4))
+    DropMuon(layer_groups(model))
+    DropMuon([{"params": [model[1].weight], "norm": norms.Spectral(blocks=4)}])
+    DropMuon(model.named_parameters(), policy=lambda member: norms.Spectral())
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("policy", ["euclidean", "sign"])
+def test_policies_of_entries_say_nothing_of_groups(policy, recwarn):
+    model = Grouped()
+    pairs = DropMuon(model.named_parameters(), policy=policy)
+    assert norms_of(pairs) == norms_of(DropMuon(model, policy=policy))
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("policy", ["spectral", "euclidean", "sign", lambda member: "sign"])
 def test_policies_that_need_no_modules_say_nothing_of_pairs(policy, recwarn):
     DropMuon(Tokens().named_parameters(), policy=policy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,20 +45,45 @@ def route(
 
 
 def warn_of_guesses(members: Iterable[Member], policy: PolicyName | Policy) -> None:
-    """Warn about matrices that may be embeddings, if the policy treats these differently.
+    """Warn about parameters that the policy may treat differently if it knew their modules.
 
-    Where modules are unknown, it has treated them as hidden matrices.
+    These are matrices that may be embeddings, treated as hidden ones, and convolutions that may
+    have groups, treated as one matrix each.
     """
-    if policy not in _NEEDS_MODULES:
-        return
-    unsure = [m.name for m in members if m.may_be_embedding and not m.is_output]
-    if unsure:
-        names = ", ".join(map(repr, unsure[:5])) + (", ..." if len(unsure) > 5 else "")
+    members = list(members)
+    remedy = f"Pass the model itself, or layer_groups(model, policy={policy!r})"
+    tables = [m.name for m in members if m.may_be_embedding and not m.is_output]
+    if tables and policy in _KNOWS_EMBEDDINGS:
         warn(
-            f"policy {policy!r} treats embeddings differently, but cannot tell whether {names} are "
-            "embeddings; treating them as hidden matrices. Pass the model itself, or "
-            f"layer_groups(model, policy={policy!r})"
+            f"policy {policy!r} treats embeddings differently, but cannot tell whether "
+            f"{_quoted(tables)} are embeddings; treating them as hidden matrices. {remedy}"
         )
+    grouped = _may_have_groups(members)
+    if grouped and policy in _KNOWS_GROUPS:
+        warn(
+            f"policy {policy!r} makes each group of a convolution a matrix, but cannot tell "
+            f"whether {_quoted(grouped)} have groups; treating each as one matrix. {remedy}"
+        )
+
+
+def _may_have_groups(members: Iterable[Member]) -> list[str]:
+    """Return the names of convolutions whose weight (out, in/groups, ...) may have groups.
+
+    The shape does not tell. But where in/groups is the width of something before it, or three, as
+    of an image, it is almost surely all of the input. A width of one is depthwise more often.
+    """
+    widths, found = {_IMAGE}, []
+    for member in members:
+        out, *rest = member.parameter.shape or (1,)
+        is_read_as_matrix = member.may_be_convolution and isinstance(member.norm, Spectral)
+        if is_read_as_matrix and out > 1 and (rest[0] == 1 or rest[0] not in widths):
+            found.append(member.name)
+        widths.add(out)
+    return found
+
+
+def _quoted(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")
 
 
 def choose(
@@ -136,5 +161,9 @@ POLICIES: dict[str, Callable[[Member, Orthogonalize], Choice]] = {
     "sign": _sign,
 }
 
-_NEEDS_MODULES = ("muon", "scion")
-"""Policies by name that depend on whether a matrix is an embedding."""
+_KNOWS_EMBEDDINGS = ("muon", "scion")
+_KNOWS_GROUPS = ("spectral", "muon", "scion")
+"""Policies by name that depend on modules: on whether a matrix is an embedding, on groups."""
+
+_IMAGE = 3
+"""The width of an image: red, green, blue."""

@@ -79,6 +79,11 @@ class Member:
         return self.module is None and self.parameter.ndim == 2
 
     @property
+    def may_be_convolution(self) -> bool:
+        """Whether its module is unknown, and its shape is that of a convolution."""
+        return self.module is None and self.parameter.ndim >= 3 and self.is_matrix
+
+    @property
     def is_output(self) -> bool:
         """Whether it is a matrix of the last layer."""
         return self.is_matrix and self.layer == self.num_layers - 1
