@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dropmuon.checks import unknown_name
-from dropmuon.norms.adamw import AdamW
 from dropmuon.norms.base import SCALES, Norm, Scale, ScaledNorm
-from dropmuon.norms.entrywise import Euclidean, Sign
-from dropmuon.norms.matrices import Blocks, ColumnWise, MatrixNorm, RowWise
+from dropmuon.norms.entrywise import AdamW, Euclidean, Sign
+from dropmuon.norms.matrices import Blocks, ColumnWise, MatrixNorm, RowWise, Spectral
 from dropmuon.norms.orthogonalizers import (
     ORTHOGONALIZERS,
     SVD,
@@ -16,7 +15,6 @@ from dropmuon.norms.orthogonalizers import (
     PolarExpress,
     orthogonalize,
 )
-from dropmuon.norms.spectral import Spectral
 
 __all__ = [
     "ORTHOGONALIZERS",

@@ -1,4 +1,4 @@
-"""Norms of the entries, whatever the shape: Euclidean (SGD) and largest entry (sign descent)."""
+"""Entries, whatever the shape: Euclidean norm (SGD), largest entry (sign descent), and AdamW."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dropmuon.norms.base import ScaledNorm
+from dropmuon.norms.base import ScaledNorm, StableRepr
 from dropmuon.norms.numerics import accumulation_dtype, length, unit
 
-__all__ = ["Euclidean", "Sign"]
+__all__ = ["AdamW", "Euclidean", "Sign"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,3 +44,25 @@ class Sign(ScaledNorm):
 
     def _unit_direction(self, g: Tensor) -> Tensor:
         return g.detach().sign()
+
+
+@dataclass(frozen=True, repr=False)
+class AdamW(StableRepr):
+    """A mark for parameters that the optimizer moves by AdamW's rule instead of by a norm.
+
+    It is not a norm: it has no ball and no oracle, only AdamW's hyperparameters (`betas`, the decay
+    rates of the two moments, and `eps`, added to the root of the second). The marked parameters
+    stay in their layers and are frozen by the same sampler as all others.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        betas = tuple(float(beta) for beta in self.betas)
+        if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
+            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas!r}")
+        if not 0.0 <= self.eps < float("inf"):
+            raise ValueError(f"eps must be at least 0 and finite, got {self.eps!r}")
+        object.__setattr__(self, "betas", betas)
+        object.__setattr__(self, "eps", float(self.eps))

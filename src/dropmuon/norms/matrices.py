@@ -1,20 +1,39 @@
-"""Norms of matrices: how a parameter is read as one, and the norms of its rows and columns."""
+"""Norms of matrices: how a parameter is read as one, and the norms of its rows and columns.
+
+The spectral norm is Muon's and, with scale "rms", that of the hidden layers of Scion.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from dropmuon.checks import whole_number
 from dropmuon.norms.base import Scale, ScaledNorm
-from dropmuon.norms.numerics import length, unit
+from dropmuon.norms.numerics import accumulation_dtype, check_precision, inner, length, unit
+from dropmuon.norms.orthogonalizers import (
+    Orthogonalize,
+    Orthogonalizer,
+    choose_orthogonalizer,
+    orthogonalize,
+)
 
-__all__ = ["Blocks", "ColumnWise", "MatrixNorm", "RowWise", "as_matrices"]
+__all__ = ["Blocks", "ColumnWise", "MatrixNorm", "RowWise", "Spectral", "as_matrices"]
 
 Blocks = int | Literal["batch"]
+
+_STACK_BELOW = 2**24
+"""m^2 n (m <= n) up to which a CPU is faster on a stack of matrices than on one after another.
+
+Measured with two cores in float32, eight matrices: 4.1 times faster at 32 x 32, 2.7 at 64 x 64,
+1.5 at 64 x 576, 1.0 to 1.3 at 256 x 256, and 0.9 at 256 x 1024.
+"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,6 +110,73 @@ class ColumnWise(MatrixNorm):
         return length(as_matrices(g, self.blocks), dim=-2).sum()
 
 
+@dataclass(frozen=True, repr=False)
+class Spectral(MatrixNorm):
+    """The 2->2 norm, the largest singular value; its dual is the nuclear norm.
+
+    `orthogonalize` finds the unit direction U V^T of G = U S V^T: "newton-schulz" (default,
+    singular values between about 0.7 and 1.2), "svd" (exact), "cubic", "polar-express",
+    coefficients, an `Orthogonalizer` such as `NewtonSchulz(steps=7)`, or a function of matrices
+    (m, n), which receives (blocks, m, n) where there are blocks. What is derived from the unit
+    direction, including `dual`, is as exact as the orthogonaliser; `exact_dual` always sums the
+    singular values. `scale="rms"` is the norm between root mean squares, sqrt(in / out) times the
+    largest singular value. `precision` is the type to multiply matrices in: by default float32,
+    but bfloat16 for 16-bit tensors on CUDA and float64 for float64 tensors. A vector is a column,
+    so its unit direction is g / ||g||_2.
+    """
+
+    orthogonalize: Orthogonalize = "newton-schulz"
+    precision: torch.dtype | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "orthogonalize", choose_orthogonalizer(self.orthogonalize))
+        check_precision(self.precision)
+
+    def exact_dual(self, g: Tensor) -> Tensor:
+        """Return the sum of all singular values, times the scale, by a decomposition."""
+        if not g.numel():
+            return inner(g, g)
+        matrices = as_matrices(g.to(accumulation_dtype(g)), self.blocks)
+        nuclear: Tensor = torch.linalg.svdvals(matrices).sum()
+        return nuclear * self._factor(g)
+
+    def _norms(self, matrices: Tensor) -> Tensor:
+        norms: Tensor = torch.linalg.matrix_norm(matrices.to(accumulation_dtype(matrices)), ord=2)
+        return norms
+
+    def _unit_matrices(self, matrices: Tensor) -> Tensor:
+        if len(matrices) == 1:
+            return orthogonalize(matrices[0], self.orthogonalize, self.precision).unsqueeze(0)
+        if _stacking_pays(matrices):
+            return orthogonalize(matrices, self.orthogonalize, self.precision)
+        return torch.stack([orthogonalize(m, self.orthogonalize, self.precision) for m in matrices])
+
+    def _unit_directions(self, gs: Sequence[Tensor]) -> list[Tensor]:
+        matrices = [as_matrices(g, self.blocks) for g in gs]
+        found: dict[int, Tensor] = {}
+        for indices in self._groups(matrices):
+            stack = torch.cat([matrices[i] for i in indices])
+            sizes = [len(matrices[i]) for i in indices]
+            found.update(zip(indices, torch.split(self._unit_matrices(stack), sizes), strict=True))
+        for i, matrix in enumerate(matrices):
+            if i not in found:
+                found[i] = self._unit_matrices(matrix)
+        return [found[i].reshape(g.shape) for i, g in enumerate(gs)]
+
+    def _groups(self, matrices: Sequence[Tensor]) -> list[list[int]]:
+        """Return indices of matrices to orthogonalise together, in groups of at least two.
+
+        A user's own function may not support batches: its matrices stay separate.
+        """
+        groups: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+        if isinstance(self.orthogonalize, Orthogonalizer):
+            for i, m in enumerate(matrices):
+                if _stacking_pays(m):
+                    groups[m.shape[-2:], m.dtype, m.device].append(i)
+        return [indices for indices in groups.values() if len(indices) > 1]
+
+
 def as_matrices(x: Tensor, blocks: Blocks = 1) -> Tensor:
     """Return a non-empty tensor as matrices (blocks, m, n), without a copy where strides allow.
 
@@ -108,3 +194,8 @@ def as_matrices(x: Tensor, blocks: Blocks = 1) -> Tensor:
             f"blocks must divide the first dimension, got blocks={count} for shape {tuple(x.shape)}"
         )
     return x.reshape(count, out // count, x.numel() // out)
+
+
+def _stacking_pays(matrices: Tensor) -> bool:
+    rows, columns = sorted(matrices.shape[-2:])
+    return matrices.device.type != "cpu" or rows * rows * columns <= _STACK_BELOW

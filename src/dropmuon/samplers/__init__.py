@@ -7,8 +7,7 @@ tensors.
 from __future__ import annotations
 
 from dropmuon.samplers.base import ActiveSet, Sampler
-from dropmuon.samplers.categorical import Categorical
-from dropmuon.samplers.explicit import Arbitrary
+from dropmuon.samplers.categorical import Arbitrary, Categorical
 from dropmuon.samplers.progressive import Full, Progressive, SamplerName, Shares, by_name
 from dropmuon.samplers.schedules import (
     Custom,
