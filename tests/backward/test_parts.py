@@ -179,6 +179,19 @@ def test_shares_are_rounded_to_the_nearest_number_of_parts(
     assert optimizer.shares == tuple(count / m for count in counts)
 
 
+@pytest.mark.parametrize("m", [1, 3])
+def test_the_active_sets_of_a_step_are_known_before_its_first_part(m: int) -> None:
+    model = make_model()
+    optimizer = DropMuon(model, lr=0.02, parts=m, sampler=samplers.Nice(2), seed=1)
+    everything = tuple(range(LAYERS))
+    assert optimizer.active_sets == (everything,) * m
+    for k in range(6):
+        planned = optimizer.active_sets
+        assert train(model, optimizer, 1, first=k) == [list(planned)]
+    optimizer.activate([1, 2])
+    assert optimizer.active_sets == ((1, 2),) * m
+
+
 def test_a_description_tells_how_shares_were_rounded() -> None:
     model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(3)])
     rounded = DropMuon(model, sampler=samplers.Shares([0.3, 0.5, 1.0]), parts=4)

@@ -45,7 +45,7 @@ def test_unequal_parts_are_weighted_by_their_examples() -> None:
         model = make_model()
         optimizer = DropMuon(model, lr=0.05, parts=3, seed=1)
         train(model, optimizer, 1)
-        sets = list(optimizer._parts.sets)
+        sets = list(optimizer.active_sets)
         pieces = list(zip(x.split([3, 4, 4]), y.split([3, 4, 4]), strict=True))
         if way == "split":
             for some, labels in optimizer.split(x, y):
@@ -278,7 +278,7 @@ def test_gradients_set_by_hand_move_the_layers_of_all_parts() -> None:
     optimizer = DropMuon(model, lr=0.05, parts=2, sampler=samplers.Serial(), seed=1)
     train(model, optimizer, 1)
     before = point(copy.deepcopy(model))
-    drawn = {layer for active in optimizer._parts.sets for layer in active}
+    drawn = {layer for active in optimizer.active_sets for layer in active}
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
@@ -330,7 +330,7 @@ def test_a_part_that_fails_before_its_backward_is_still_to_come() -> None:
     model = make_model()
     optimizer = DropMuon(model, lr=0.05, parts=4)
     train(model, optimizer, 1)
-    expected = list(optimizer._parts.sets)
+    expected = list(optimizer.active_sets)
     with pytest.raises(RuntimeError, match="no data"), optimizer.part():
         raise RuntimeError("no data")
     assert optimizer.active == expected[0]

@@ -207,6 +207,11 @@ class InParts(Optimizer):
         return self._parts.count
 
     @property
+    def active_sets(self) -> tuple[ActiveSet, ...]:
+        """The active set of each part of this step, as indices of layers, in order."""
+        return self._parts.sets
+
+    @property
     def shares(self) -> tuple[float, ...]:
         """The share of this step's parts in which each layer is active."""
         return tuple(map(self._parts.share, range(len(self.layers))))
