@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -25,6 +26,7 @@ from dropmuon.step.draws import Draws, joined
 from dropmuon.step.moves import new_state, screen, screens_on_host, take_step
 from dropmuon.step.rules import StepRule, momentum_or_default, or_default
 from dropmuon.step.state import SavedOptimizer, check_group
+from dropmuon.step.turns import assign_turns, check_turns, stretch
 
 __all__ = ["DropMuon"]
 
@@ -38,7 +40,7 @@ _COPIED = {
 _TOO_OFTEN = 2
 """Steps in a row with fewer backwards than parts that a last batch of an epoch does not explain."""
 
-_DRAWS = ("seed", "resample_every", "total_steps", "full_start", "full_step")
+_DRAWS = ("seed", "resample_every", "total_steps", "full_start", "full_step", "turns")
 """Settings of the draws that a saved state restores."""
 
 
@@ -75,6 +77,9 @@ class DropMuon(InParts, SavedOptimizer):
         parts: cut the batch of a step into this many parts, each with an active set of its own: a
             backward is a part. A layer's gradient is the mean over the parts in which it was
             active, and every layer that was active in any part moves. See also `split`.
+        turns: let matrices take turns: each moves at every `turns`-th step, that many times as far,
+            and its momentum follows every gradient. For small batches, where orthogonalisation is
+            a large part of a step. What costs little, and AdamW, moves at every step.
         truncate: False computes all gradients and skips only the updates of inactive layers.
         by, example: how a model is cut into layers, and an input to order them by execution.
         policy: norm per parameter: spectral (the paper's), muon, scion, euclidean, sign, or a
@@ -103,6 +108,7 @@ class DropMuon(InParts, SavedOptimizer):
         momentum_start: Literal["gradient", "zero"] = "gradient",
         updates_per_batch: int = 1,
         parts: int = 1,
+        turns: int = 1,
         truncate: bool = True,
         by: By = "module",
         example: Any = None,
@@ -113,8 +119,11 @@ class DropMuon(InParts, SavedOptimizer):
         foreach: bool = True,
         error_if_nonfinite: bool = False,
     ) -> None:
-        self.draws = Draws(samplers.by_name(sampler), seed, resample_every, total_steps, full_start)
+        self.draws = Draws(
+            samplers.by_name(sampler), seed, resample_every, total_steps, full_start, turns
+        )
         self.step_rule = or_default(step_rule)
+        check_turns(turns, self.step_rule)
         self.updates_per_batch = whole_number("updates_per_batch", updates_per_batch)
         self._parts = Parts(whole_number("parts", parts))
         if self.parts > 1 and self.updates_per_batch > 1:
@@ -184,6 +193,8 @@ class DropMuon(InParts, SavedOptimizer):
             expected = self.sampler.expected_parts(len(self.layers), self.parts)
             counts = ", ".join(f"{count:.3g}" for count in expected)
             title += f"; active in {counts} of {self.parts} parts"
+        if self.draws.turns > 1:
+            title += f"; matrices move in one of {self.draws.turns} turns"
         return self.roster.table(title)
 
     def __str__(self) -> str:
@@ -253,7 +264,9 @@ class DropMuon(InParts, SavedOptimizer):
         on_host = self.error_if_nonfinite or screens_on_host(members, self.state)
         kept, finite, hit = screen(members, on_host=on_host)
         self._count_skipped(hit)
-        take_step(kept, self.param_groups, self.state, self.step_rule, active, finite)
+        turn = self.draws.turn_at(self._steps)
+        rule, of_turn = self.step_rule, partial(stretch, turn=turn, turns=self.draws.turns)
+        take_step(kept, self.param_groups, self.state, rule, active, finite, of_turn)
         self._note_gradients(active, {member.layer for member in members})
         return active
 
@@ -395,6 +408,7 @@ class DropMuon(InParts, SavedOptimizer):
         self.sampler.check(len(roster))
         self.step_rule.check(len(roster))
         self.roster = roster
+        assign_turns(list(roster.members()), self.draws.turns, self.draws.seed)
         self._flags = Flags([[(m.parameter, m.owner) for m in layer] for layer in roster.layers])
         self._has_gradient = {}
         if self._steps > 0:
@@ -427,6 +441,7 @@ class DropMuon(InParts, SavedOptimizer):
         """Continue from a saved place in the sequence of draws."""
         for name in _DRAWS:
             setattr(self.draws, name, own[name])
+        assign_turns(list(self.roster.members()), self.draws.turns, self.draws.seed)
         self._steps = own["steps"]
         self._parts.begin([tuple(each) for each in own["active"]])
         found = enumerate(own["has_gradient"])

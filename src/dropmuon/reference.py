@@ -65,13 +65,16 @@ def algorithm_1_in_parts(
     *,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    stretch: Callable[[Tensor, int], float] = lambda x, k: 1.0,
 ) -> Point:
     """Run Drop-Muon with a set S[k][p] and a gradient for each part p of step k.
 
     The gradient of layer i is the mean over the parts in which it is active; a layer that is
-    active in no part keeps its momentum and its place. One part per step is Algorithm 1.
+    active in no part keeps its momentum and its place. One part per step is Algorithm 1. In step k
+    a tensor moves `stretch` times as far; with r turns that is r in its own turn and 0 otherwise,
+    when only its momentum follows the gradient.
     """
-    X = [[x.clone() for x in layer] for layer in X]
+    X_0, X = X, [[x.clone() for x in layer] for layer in X]
     M: list[list[Tensor] | None] = [None] * len(X)
     for k, sets in enumerate(S):
         found = [gradient(X, k, p) for p in range(len(sets))]
@@ -88,7 +91,8 @@ def algorithm_1_in_parts(
             M[i] = new
             for j, x in enumerate(X[i]):
                 along = beta * G_i[j] + (1 - beta) * new[j] if nesterov else new[j]
-                X[i][j] = (1 - t * weight_decay) * x + lmo(norm(x), along, t)
+                radius = t * stretch(X_0[i][j], k)
+                X[i][j] = (1 - radius * weight_decay) * x + lmo(norm(x), along, radius)
     return X
 
 

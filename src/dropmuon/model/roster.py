@@ -35,6 +35,7 @@ class Member:
     norm: Norm | AdamW = field(init=False, repr=False)
     reason: str = field(init=False, repr=False)
     group: int = field(init=False, repr=False)
+    turn: int | None = field(default=None, repr=False)
 
     def check(self) -> None:
         """Raise ValueError if the parameter has no geometry."""

@@ -80,6 +80,13 @@ class Norm(StableRepr, ABC):
         """Return ||g||_* exactly, even where `unit_direction` and thus `dual` are approximate."""
         return self.dual(g)
 
+    def direction_cost(self, x: Tensor) -> float:
+        """Return the multiplications that a unit direction needs beyond a few per entry.
+
+        Zero, unless matrices are multiplied or decomposed.
+        """
+        return 0.0
+
     def lmo(self, g: Tensor, radius: float | Tensor) -> Tensor:
         """Return the minimiser of <g, x> over the ball ||x|| <= radius."""
         return self.unit_direction(g) * -radius

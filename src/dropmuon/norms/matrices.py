@@ -133,6 +133,14 @@ class Spectral(MatrixNorm):
         object.__setattr__(self, "orthogonalize", choose_orthogonalizer(self.orthogonalize))
         check_precision(self.precision)
 
+    def direction_cost(self, x: Tensor) -> float:
+        """Return m^2 n per block of shape (m, n), m <= n: one product of an iteration."""
+        if x.ndim < 2 or not x.numel():
+            return 0.0
+        blocks, *sides = as_matrices(x, self.blocks).shape
+        shorter, longer = sorted(sides)
+        return float(blocks * shorter**2 * longer) if shorter > 1 else 0.0
+
     def exact_dual(self, g: Tensor) -> Tensor:
         """Return the sum of all singular values, times the scale, by a decomposition."""
         if not g.numel():

@@ -26,11 +26,13 @@ class Draws:
     resample_every: int = 1
     total_steps: int | None = None
     full_start: bool = True
+    turns: int = 1
 
     def __post_init__(self) -> None:
         self.full_step: int | None = 0 if self.full_start else None
         self.resample_every = whole_number("resample_every", self.resample_every)
         self.seed = whole_number("seed", self.seed, least=0, most=2**64 - 1)
+        self.turns = whole_number("turns", self.turns)
         if self.total_steps is not None:
             self.total_steps = whole_number("total_steps", self.total_steps)
         elif self.sampler.needs_progress:
@@ -49,7 +51,7 @@ class Draws:
 
     def sets_at(self, step: int, num_layers: int, parts: int) -> tuple[ActiveSet, ...]:
         """Return the active sets of a step, one per part, drawn together."""
-        if step == self.full_step or (step == 0 and self.full_start):
+        if self._is_full(step):
             return (tuple(range(num_layers)),) * parts
         window = (step - int(self.full_start)) // self.resample_every
         progress = self.progress(window * self.resample_every + int(self.full_start))
@@ -60,9 +62,16 @@ class Draws:
             return (self.sampler.sample(num_layers, rng, progress),)
         return self.sampler.sample_parts(num_layers, parts, rng, progress)
 
+    def turn_at(self, step: int) -> int | None:
+        """Return whose turn it is to move; None in a full step, in which every parameter moves."""
+        return None if self._is_full(step) else step % self.turns
+
     def progress(self, step: int) -> float:
         """Return the share of the planned run before a step, in [0, 1]."""
         return min(step / self.total_steps, 1.0) if self.total_steps else 0.0
+
+    def _is_full(self, step: int) -> bool:
+        return step == self.full_step or (step == 0 and self.full_start)
 
 
 def joined(drawn: ActiveSet, is_able: Callable[[int], bool], num_layers: int) -> ActiveSet:

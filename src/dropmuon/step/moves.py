@@ -6,7 +6,7 @@ Parameters that share norm, dtype, device and settings form a bucket, and a buck
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -34,19 +34,23 @@ def take_step(
     rule: StepRule,
     active: ActiveSet,
     finite: Mapping[int, Tensor] | None = None,
+    stretch: Callable[[Member], int] = lambda member: 1,
 ) -> None:
     """Move parameters along their gradients, each in its own norm and by the rule's length.
 
     `finite`, where given, has a flag per layer on the device: where it is false, the layer's
-    parameters and momenta keep every bit.
+    parameters and momenta keep every bit. `stretch` says how many times as far a parameter moves;
+    where it is 0, only the momentum follows the gradient.
     """
     waiting: list[tuple[_Bucket, list[Tensor], list[Tensor]]] = []
     with _no_autocast({member.parameter.device.type for member in members}):
-        for bucket in _buckets(members, groups, state, finite):
+        for bucket in _buckets(members, groups, state, finite, stretch):
             if isinstance(bucket.norm, AdamW):
                 _adamw(bucket, bucket.norm)
                 continue
             followed = _momentum(bucket)  # M_i, started or updated
+            if not bucket.stretch:
+                continue  # another one's turn: X_i stays
             units = bucket.norm.unit_directions(followed)  # -lmo(M_i) at radius 1
             if rule.uses_dual:  # ||M_i||_*, from which the lengths of a whole layer follow
                 duals = [inner(m, unit) for m, unit in zip(followed, units, strict=True)]
@@ -109,6 +113,12 @@ class _Bucket:
     states: list[dict[str, Any]]
     settings: Mapping[str, Any]
     finite: list[Tensor] | None
+    stretch: int
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of this step, over which weight decay and length are measured."""
+        return float(self.settings["lr"]) * self.stretch
 
     @property
     def norm(self) -> Norm | AdamW:
@@ -137,6 +147,7 @@ def _buckets(
     groups: Groups,
     state: State,
     finite: Mapping[int, Tensor] | None,
+    stretch: Callable[[Member], int],
 ) -> list[_Bucket]:
     alike: dict[tuple[Any, ...], list[Member]] = defaultdict(list)
     for number, member in enumerate(members):
@@ -152,21 +163,26 @@ def _buckets(
             group["maximize"],
             group["momentum_start"],
             state[parameter]["updates"] == 0,
+            stretch(member),
             None if group["foreach"] else number,
         )
         alike[key].append(member)
-    return [_bucket(found, groups, state, finite) for found in alike.values()]
+    return [_bucket(found, groups, state, finite, stretch(found[0])) for found in alike.values()]
 
 
 def _bucket(
-    members: list[Member], groups: Groups, state: State, finite: Mapping[int, Tensor] | None
+    members: list[Member],
+    groups: Groups,
+    state: State,
+    finite: Mapping[int, Tensor] | None,
+    stretch: int,
 ) -> _Bucket:
     flags = None
     if finite is not None:
         device = members[0].parameter.device
         flags = [finite[member.layer].to(device, non_blocking=True) for member in members]
     states = [state[member.parameter] for member in members]
-    return _Bucket(members, states, groups[members[0].group], flags)
+    return _Bucket(members, states, groups[members[0].group], flags, stretch)
 
 
 def _momentum(bucket: _Bucket) -> list[Tensor]:
@@ -192,13 +208,12 @@ def _lengths(
     layer_duals: Mapping[int, Tensor] | None = None,
 ) -> list[float | Tensor]:
     """Return t_i of each parameter: the rule's length times the learning rate."""
-    lr = float(bucket.settings["lr"])
     lengths: list[float | Tensor] = []
     for i, member in enumerate(bucket.members):
         dual = None if duals is None else duals[i]
         whole = None if layer_duals is None else layer_duals[member.layer]
         whole = None if whole is None else whole.to(member.parameter.device)
-        lengths.append(lr * rule.length(member.layer, active, dual, whole))
+        lengths.append(bucket.lr * rule.length(member.layer, active, dual, whole))
     return lengths
 
 
@@ -209,7 +224,7 @@ def _move(bucket: _Bucket, units: list[Tensor], lengths: list[float | Tensor]) -
         bucket.parameters,
         units,
         lengths=float(lengths[0]) if same else lengths,
-        decay=float(bucket.settings["lr"]) * bucket.settings["weight_decay"],
+        decay=bucket.lr * bucket.settings["weight_decay"],
         finite=bucket.finite,
     )
 
@@ -228,17 +243,16 @@ def _layer_duals(
 
 
 def _adamw(bucket: _Bucket, settings: AdamW) -> None:
-    lr = float(bucket.settings["lr"])
     kernels.adamw(
         bucket.parameters,
         bucket.gradients,
         bucket.state("exp_avg"),
         bucket.state("exp_avg_sq"),
         bucket.state("step"),
-        lr=lr,
+        lr=bucket.lr,
         betas=settings.betas,
         eps=settings.eps,
-        decay=lr * bucket.settings["weight_decay"],
+        decay=bucket.lr * bucket.settings["weight_decay"],
         finite=bucket.finite,
     )
 

@@ -19,11 +19,11 @@ from dropmuon.samplers import Sampler
 __all__ = ["SavedOptimizer", "check_group"]
 
 KEY = "dropmuon"
-VERSION = 2
+VERSION = 3
 
 _FIELDS = {
     *("version", "layers", "sampler", "seed", "resample_every", "total_steps", "full_start"),
-    *("steps", "full_step", "parts", "active", "has_gradient", "skipped"),
+    *("steps", "full_step", "turns", "parts", "active", "has_gradient", "skipped"),
 }
 _STARTS = ("gradient", "zero")
 
@@ -111,19 +111,22 @@ def check_group(group: Mapping[str, Any]) -> None:
 
 
 def _upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state in this version's form: version 1 had other fields for the full step."""
+    """Return a state in this version's form."""
     own = saved.get(KEY)
-    if not isinstance(own, Mapping) or own.get("version") != 1 or not own.keys() >= _VERSION_1:
+    if not isinstance(own, Mapping):
         return dict(saved)
     own = dict(own)
-    full_next, silent = own.pop("full_next"), own.pop("silent")
-    own["full_step"] = own["steps"] if full_next else 0 if own["full_start"] else None
-    own["has_gradient"] = [None if full_next else name not in silent for name in own["layers"]]
-    own["parts"], own["active"] = 1, [own["active"]]
-    return {**saved, KEY: {**own, "version": VERSION}}
+    if own.get("version") == 1 and own.keys() >= {"full_next", "silent", *_IN_ALL_VERSIONS}:
+        full_next, silent = own.pop("full_next"), own.pop("silent")
+        own["full_step"] = own["steps"] if full_next else 0 if own["full_start"] else None
+        own["has_gradient"] = [None if full_next else name not in silent for name in own["layers"]]
+        own |= {"version": 2, "parts": 1, "active": [own["active"]]}
+    if own.get("version") == 2:
+        own |= {"version": VERSION, "turns": 1}
+    return {**saved, KEY: own}
 
 
-_VERSION_1 = _FIELDS - {"full_step", "parts", "has_gradient"} | {"full_next", "silent"}
+_IN_ALL_VERSIONS = _FIELDS - {"full_step", "turns", "parts", "has_gradient"}
 
 
 def _check_fit(
