@@ -15,6 +15,7 @@ from dropmuon import DropMuon, presets, reference, samplers
 from tests.float32_muon import zeropower_without_cast
 from tests.models import (
     PROBLEMS,
+    Problem,
     batches,
     cnn,
     gradient,
@@ -39,11 +40,24 @@ def assert_same(one: nn.Module, other: nn.Module, tolerance: float = 1e-12) -> N
     )
 
 
+Step = Callable[[str, Tensor], Tensor]
+
+
+def assert_steps(problem: Problem, preset: Callable, momentum: float, step: Step) -> None:
+    """A preset at lr 0.01 moves parameters by `step(name, momentum)`."""
+    model, make_batch, loss = problem
+    other = copy.deepcopy(model)
+    ours = preset(model, 1e-2, momentum, orthogonalize="svd")
+    train(model, ours, loss, batches(make_batch, STEPS))
+    by_hand(other, make_batch, loss, step, momentum)
+    assert_same(model, other, 1e-10)
+
+
 def by_hand(
     model: nn.Module,
     make_batch: Callable,
     loss: Callable,
-    step: Callable[[str, Tensor], Tensor],
+    step: Step,
     momentum: float,
 ) -> None:
     """X -= step(name, M), written out, for every parameter."""
@@ -159,10 +173,6 @@ def test_adamw_lr_is_the_learning_rate_of_what_muon_gives_to_adamw() -> None:
 
 def test_scion_steps_by_the_operator_norm_of_each_kind_of_layer() -> None:
     """Hidden: sqrt(out/in) U V^T. Embeddings: signs. Output: signs over fan-in. Vectors: RMS 1."""
-    model, make_batch, loss = transformer()
-    other = copy.deepcopy(model)
-    ours = presets.scion(model, 1e-2, 0.9, orthogonalize="svd")
-    train(model, ours, loss, batches(make_batch, STEPS))
 
     def step(name: str, m: Tensor) -> Tensor:
         if m.ndim == 1:
@@ -173,16 +183,10 @@ def test_scion_steps_by_the_operator_norm_of_each_kind_of_layer() -> None:
             return 1e-2 * m.sign() / m.shape[1]
         return 1e-2 * math.sqrt(m.shape[0] / m.shape[1]) * polar(m)
 
-    by_hand(other, make_batch, loss, step, 0.9)
-    assert_same(model, other, 1e-10)
+    assert_steps(transformer(), presets.scion, 0.9, step)
 
 
 def test_scion_takes_a_hidden_convolution_for_a_matrix() -> None:
-    model, make_batch, loss = cnn()
-    other = copy.deepcopy(model)
-    ours = presets.scion(model, 1e-2, 0.9, orthogonalize="svd")
-    train(model, ours, loss, batches(make_batch, STEPS))
-
     def step(name: str, m: Tensor) -> Tensor:
         if m.ndim == 1:
             return 1e-2 * math.sqrt(m.numel()) * m / m.norm()
@@ -190,22 +194,15 @@ def test_scion_takes_a_hidden_convolution_for_a_matrix() -> None:
             return 1e-2 * m.sign() / m.shape[1]
         return 1e-2 * math.sqrt(m.shape[0] / m[0].numel()) * polar(m)
 
-    by_hand(other, make_batch, loss, step, 0.9)
-    assert_same(model, other, 1e-10)
+    assert_steps(cnn(), presets.scion, 0.9, step)
 
 
 @pytest.mark.parametrize("name", ["cnn", "transformer"])
 def test_gluon_steps_by_the_polar_factor_and_by_unit_vectors(name: str) -> None:
-    model, make_batch, loss = PROBLEMS[name]()
-    other = copy.deepcopy(model)
-    ours = presets.gluon(model, 1e-2, 0.8, orthogonalize="svd")
-    train(model, ours, loss, batches(make_batch, STEPS))
-
     def step(name: str, m: Tensor) -> Tensor:
         return 1e-2 * (polar(m) if m.ndim >= 2 else m / m.norm())
 
-    by_hand(other, make_batch, loss, step, 0.8)
-    assert_same(model, other, 1e-10)
+    assert_steps(PROBLEMS[name](), presets.gluon, 0.8, step)
 
 
 # Randomized methods

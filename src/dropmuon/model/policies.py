@@ -45,7 +45,7 @@ def route(
 
 
 def warn_of_guesses(members: Iterable[Member], policy: PolicyName | Policy) -> None:
-    """Warn about parameters that the policy may treat differently if it knew their modules.
+    """Warn about parameters that the policy might treat differently if it knew their modules.
 
     These are matrices that may be embeddings, treated as hidden ones, and convolutions that may
     have groups, treated as one matrix each.

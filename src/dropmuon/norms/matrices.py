@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -74,7 +74,22 @@ class MatrixNorm(ScaledNorm):
 
 
 @dataclass(frozen=True, repr=False)
-class RowWise(MatrixNorm):
+class _LineWise(MatrixNorm):
+    """The largest l2 norm of the lines along one axis; its dual is the sum over the lines."""
+
+    _axis: ClassVar[int]
+
+    def _norms(self, matrices: Tensor) -> Tensor:
+        return length(matrices, dim=self._axis).amax(-1)
+
+    def _unit_matrices(self, matrices: Tensor) -> Tensor:
+        return unit(matrices, dim=self._axis)
+
+    def _dual(self, g: Tensor) -> Tensor:
+        return length(as_matrices(g, self.blocks), dim=self._axis).sum()
+
+
+class RowWise(_LineWise):
     """The 2->inf norm, the largest l2 norm of a row; its dual is the sum over the rows.
 
     For weights with one row per token or class: `torch.nn.Embedding` keeps one token per row. In a
@@ -82,32 +97,17 @@ class RowWise(MatrixNorm):
     square.
     """
 
-    def _norms(self, matrices: Tensor) -> Tensor:
-        return length(matrices, dim=-1).amax(-1)
-
-    def _unit_matrices(self, matrices: Tensor) -> Tensor:
-        return unit(matrices, dim=-1)
-
-    def _dual(self, g: Tensor) -> Tensor:
-        return length(as_matrices(g, self.blocks), dim=-1).sum()
+    _axis = -1
 
 
-@dataclass(frozen=True, repr=False)
-class ColumnWise(MatrixNorm):
+class ColumnWise(_LineWise):
     """The 1->2 norm, the largest l2 norm of a column; its dual is the sum over the columns.
 
     For weights of which an input selects columns, such as one-hot inputs. A vector is one column.
     `scale="rms-out"` measures columns by their root mean square.
     """
 
-    def _norms(self, matrices: Tensor) -> Tensor:
-        return length(matrices, dim=-2).amax(-1)
-
-    def _unit_matrices(self, matrices: Tensor) -> Tensor:
-        return unit(matrices, dim=-2)
-
-    def _dual(self, g: Tensor) -> Tensor:
-        return length(as_matrices(g, self.blocks), dim=-2).sum()
+    _axis = -2
 
 
 @dataclass(frozen=True, repr=False)

@@ -74,11 +74,7 @@ class Submodel(Categorical):
         return F, np.minimum(Q, F)
 
     def _outcomes(self, num_layers: int) -> int:
-        if self.tau > layer_count(num_layers):
-            raise ValueError(
-                f"tau must be at most the number of layers, {num_layers}, got {self.tau}; "
-                "choose a smaller window"
-            )
+        _check_fits(self.tau, num_layers, remedy="choose a smaller window")
         return num_layers - self.tau + 1
 
     def _active_set(self, outcome: int, num_layers: int) -> ActiveSet:
@@ -194,11 +190,7 @@ class Nice(Sampler):
 
     def check(self, num_layers: int) -> None:
         """Raise ValueError if there are fewer than tau layers."""
-        if self.tau > layer_count(num_layers):
-            raise ValueError(
-                f"tau must be at most the number of layers, {num_layers}, got {self.tau}; "
-                "choose a smaller tau, or Full()"
-            )
+        _check_fits(self.tau, num_layers, remedy="choose a smaller tau, or Full()")
 
     @property
     def needs_progress(self) -> bool:
@@ -256,6 +248,13 @@ class RandomSubset(Sampler):
 
 def _set_size(tau: SupportsIndex) -> int:
     return whole_number("tau", tau, remedy="give the number of layers that move")
+
+
+def _check_fits(tau: int, num_layers: int, *, remedy: str) -> None:
+    if tau > layer_count(num_layers):
+        raise ValueError(
+            f"tau must be at most the number of layers, {num_layers}, got {tau}; {remedy}"
+        )
 
 
 def _check_partition(blocks: tuple[ActiveSet, ...]) -> None:
