@@ -24,8 +24,14 @@ from dropmuon.theory.complexity import (
     relative_iterations,
     smooth_weights,
 )
-from dropmuon.theory.costs import Costs, StepCosts, cost_of_set, expected_cost, tail_costs
-from dropmuon.theory.distributions import distribution_of, marginals_of
+from dropmuon.theory.costs import (
+    Costs,
+    StepCosts,
+    cost_of_set,
+    distribution_of,
+    expected_cost,
+    tail_costs,
+)
 from dropmuon.theory.fractional_programs import (
     Box,
     FamilyChoice,
@@ -109,7 +115,6 @@ __all__ = [
     "horizon_radii",
     "iterations_generalized",
     "iterations_smooth",
-    "marginals_of",
     "nice_factor",
     "optimal_partition",
     "optimal_progressive",

@@ -18,8 +18,7 @@ from scipy.optimize import minimize, minimize_scalar
 
 from dropmuon.checks import whole_number
 from dropmuon.samplers.base import FloatArray
-from dropmuon.theory.costs import Costs, expected_cost, numbers
-from dropmuon.theory.distributions import Sampling
+from dropmuon.theory.costs import Costs, Sampling, expected_cost, numbers
 
 __all__ = ["Box", "FamilyChoice", "RatioSolution", "best_of_family", "dinkelbach"]
 

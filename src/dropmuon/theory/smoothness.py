@@ -16,8 +16,7 @@ import numpy.typing as npt
 from scipy.optimize import isotonic_regression, nnls
 
 from dropmuon.samplers.base import ActiveSet, FloatArray, active_set
-from dropmuon.theory.costs import nonnegative, numbers
-from dropmuon.theory.distributions import members
+from dropmuon.theory.costs import members, nonnegative, numbers
 
 __all__ = [
     "Alpha",

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from dropmuon.checks import whole_number
 from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.complexity import Means, check_positive
-from dropmuon.theory.costs import nonnegative
-from dropmuon.theory.distributions import Sampling
+from dropmuon.theory.costs import Sampling, nonnegative
 from dropmuon.theory.smoothness import Smoothness
 
 __all__ = [
