@@ -32,13 +32,6 @@ from dropmuon.theory.costs import (
     expected_cost,
     tail_costs,
 )
-from dropmuon.theory.fractional_programs import (
-    Box,
-    FamilyChoice,
-    RatioSolution,
-    best_of_family,
-    dinkelbach,
-)
 from dropmuon.theory.generalized import (
     GeneralizedSolution,
     full_update_is_optimal_generalized,
@@ -48,9 +41,7 @@ from dropmuon.theory.generalized import (
     solve_generalized_squared,
 )
 from dropmuon.theory.linear_programs import (
-    InfeasibleProgramError,
     ProgramSolution,
-    progressive_by_dinkelbach,
     solve_covering_program,
     solve_linear_program,
 )
@@ -68,7 +59,7 @@ from dropmuon.theory.progressive import (
     optimal_progressive,
     progressive_cost,
 )
-from dropmuon.theory.smoothness import Alpha, NonMonotoneWarning, Smoothness
+from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
 from dropmuon.theory.stochastic import (
     StochasticBound,
     admissible_eta,
@@ -78,18 +69,13 @@ from dropmuon.theory.stochastic import (
 )
 
 __all__ = [
-    "Alpha",
-    "Box",
     "Comparison",
     "Costs",
-    "FamilyChoice",
     "GeneralizedIterations",
     "GeneralizedSolution",
-    "InfeasibleProgramError",
     "NonMonotoneWarning",
     "PartitionSolution",
     "ProgramSolution",
-    "RatioSolution",
     "Regime",
     "Smoothness",
     "StepCosts",
@@ -97,11 +83,9 @@ __all__ = [
     "TauChoice",
     "admissible_eta",
     "against_full",
-    "best_of_family",
     "best_tau",
     "contiguous_blocks",
     "cost_of_set",
-    "dinkelbach",
     "distribution_of",
     "expected_cost",
     "full_update_is_optimal",
@@ -118,7 +102,6 @@ __all__ = [
     "nice_factor",
     "optimal_partition",
     "optimal_progressive",
-    "progressive_by_dinkelbach",
     "progressive_cost",
     "relative_cost",
     "relative_iterations",
