@@ -1,7 +1,8 @@
-"""The theory of the paper: costs, iterations and optimal probabilities. NumPy and SciPy, no torch.
+"""The theory of the paper: costs, iterations, optimal probabilities. NumPy and SciPy, no torch.
 
 The paper's cost model, its convergence theorems as numbers of iterations, and the probabilities
-that minimise the product of the two. Layers are counted from 0, the layer next to the input.
+that minimise the product of the two; beyond the paper, the shares of a batch that layers need.
+Layers are counted from 0, the layer next to the input.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ from dropmuon.theory.progressive import (
     optimal_progressive,
     progressive_cost,
 )
+from dropmuon.theory.shares import (
+    SharesSolution,
+    optimal_shares,
+    optimal_shares_by_bound,
+)
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
 from dropmuon.theory.stochastic import (
     StochasticBound,
@@ -77,6 +83,7 @@ __all__ = [
     "PartitionSolution",
     "ProgramSolution",
     "Regime",
+    "SharesSolution",
     "Smoothness",
     "StepCosts",
     "StochasticBound",
@@ -102,6 +109,8 @@ __all__ = [
     "nice_factor",
     "optimal_partition",
     "optimal_progressive",
+    "optimal_shares",
+    "optimal_shares_by_bound",
     "progressive_cost",
     "relative_cost",
     "relative_iterations",
