@@ -67,10 +67,12 @@ from dropmuon.theory.shares import (
 )
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
 from dropmuon.theory.stochastic import (
+    PartsVariance,
     StochasticBound,
     admissible_eta,
     horizon_momentum,
     horizon_radii,
+    parts_variance,
     stochastic_bound,
 )
 
@@ -81,6 +83,7 @@ __all__ = [
     "GeneralizedSolution",
     "NonMonotoneWarning",
     "PartitionSolution",
+    "PartsVariance",
     "ProgramSolution",
     "Regime",
     "SharesSolution",
@@ -111,6 +114,7 @@ __all__ = [
     "optimal_progressive",
     "optimal_shares",
     "optimal_shares_by_bound",
+    "parts_variance",
     "progressive_cost",
     "relative_cost",
     "relative_iterations",
