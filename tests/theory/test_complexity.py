@@ -20,7 +20,7 @@ from dropmuon.theory.complexity import (
     relative_iterations,
     smooth_weights,
 )
-from dropmuon.theory.distributions import distribution_of
+from dropmuon.theory.costs import distribution_of
 from dropmuon.theory.smoothness import Smoothness
 from tests.theory.progressive_instances import cutoff_probabilities, spread_constants
 

@@ -1,18 +1,28 @@
-"""Costs of steps: the paper's marginals, the readings of forward and backward, bad input."""
+"""Costs of steps: means over active sets, the readings of forward and backward, bad input."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
+from typing import SupportsIndex
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dropmuon import samplers
 from dropmuon.samplers import Sampler
-from dropmuon.theory.costs import Costs, StepCosts, cost_of_set, expected_cost, tail_costs
-from dropmuon.theory.distributions import distribution_of
+from dropmuon.theory.costs import (
+    Costs,
+    StepCosts,
+    cost_of_set,
+    distribution_of,
+    expected_cost,
+    members,
+    tail_costs,
+)
 from tests.theory.samplers_of_six import SAMPLERS, B
 
 amounts = st.floats(0.0, 1e3, allow_subnormal=False)
@@ -143,3 +153,76 @@ def test_bad_step_costs_are_refused() -> None:
 def test_sets_outside_of_the_layers_are_refused(active: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="active must"):
         cost_of_set(Costs(1, [1, 1], [1, 1]), active)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+@pytest.mark.parametrize("progress", [0.0, 0.3, 1.0])
+def test_the_distribution_of_each_sampler_has_its_marginals(
+    sampler: Sampler, progress: float
+) -> None:
+    distribution = distribution_of(sampler, B, progress)
+    inside, p = members(distribution, B), np.array([*distribution.values()])
+    F, Q = p @ np.maximum.accumulate(inside, axis=1), p @ inside
+    expected_F, expected_Q = sampler.marginals(B, progress)
+    np.testing.assert_allclose(F, expected_F, atol=1e-12)
+    np.testing.assert_allclose(Q, expected_Q, atol=1e-12)
+    assert math.fsum(distribution.values()) == pytest.approx(1.0, abs=1e-12)
+    assert set(distribution) <= set(sampler.support(B))
+
+
+def test_sets_with_equal_marginals_keep_their_own_probabilities() -> None:
+    e, u = 0.1, 1 / 6
+    pairs: dict[Iterable[SupportsIndex], float] = {
+        (0, 1): u,
+        (0, 2): u - e,
+        (0, 3): u + e,
+        (1, 2): u + e,
+        (1, 3): u - e,
+        (2, 3): u,
+    }
+    skewed = samplers.Arbitrary(pairs)
+    nice = samplers.Nice(2)
+    for left, right in zip(skewed.marginals(4), nice.marginals(4), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-15)
+    assert distribution_of(skewed, 4) == pytest.approx(pairs)
+    assert set(distribution_of(nice, 4).values()) == {u}
+
+
+@pytest.mark.parametrize(
+    ("distribution", "message"),
+    [
+        ({(0,): 0.5}, "distribution must sum to 1, got 0.5"),
+        ({(0,): 1.5, (1,): -0.5}, "probabilities of at least 0, got -0.5"),
+        ({(0,): math.nan}, "probabilities of at least 0, got nan"),
+        ({(0, 2): 1.0}, "layer indices from 0 to 1"),
+        ({(): 1.0}, "must name at least one layer"),
+        ({(0, 0): 1.0}, "must name a layer once"),
+        ({(0, 1): 0.5, (1, 0): 0.5}, "must name a set once"),
+        ({("a",): 1.0}, "must hold layer indices"),
+    ],
+)
+def test_bad_distributions_are_refused(distribution: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        expected_cost(distribution, Costs(1, [1, 1], [1, 1]))
+
+
+def test_a_sampler_whose_distribution_is_none_is_refused() -> None:
+    class Half(samplers.Full):
+        def distribution(
+            self, num_layers: int, progress: float = 0.0
+        ) -> dict[tuple[int, ...], float]:
+            return {tuple(range(num_layers)): 0.5}
+
+    with pytest.raises(ValueError, match=r"distribution must sum to 1, got 0\.5"):
+        distribution_of(Half(), 2)
+
+
+def test_what_is_neither_a_sampler_nor_a_mapping_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"must be a Sampler or map sets .*, got 'full'"):
+        distribution_of("full", 2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"must be a Sampler or map sets .*, got 'full'"):
+        expected_cost("full", Costs(1, [1, 1], [1, 1]))  # type: ignore[arg-type]
+
+
+def test_members_has_a_row_per_set_and_a_column_per_layer() -> None:
+    assert members([(0, 2), (1,)], 3).tolist() == [[True, False, True], [False, True, False]]

@@ -7,13 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.stats import binom
 
 from dropmuon import rules, samplers
+from dropmuon.theory.costs import distribution_of
 from dropmuon.theory.smoothness import Smoothness
 from dropmuon.theory.stochastic import (
+    PartsDraws,
     admissible_eta,
     horizon_momentum,
     horizon_radii,
+    parts_variance,
     stochastic_bound,
 )
 from tests.theory.progressive_instances import cutoff_probabilities, spread_constants
@@ -109,6 +113,104 @@ def test_a_layer_with_and_without_l1_has_no_ratio() -> None:
         stochastic_bound(sampler, mixed, 1.0, 10, 1e-3, 1.0, 1.0, 1.0)
 
 
+shares_of = st.lists(st.floats(0.01, 1.0), min_size=0, max_size=4).map(lambda q: [*sorted(q), 1.0])
+DRAWS: list[PartsDraws] = ["systematic", "independent"]
+
+
+def counted(q: list[float], m: int, draws: PartsDraws, steps: int) -> np.ndarray:
+    """In how many parts each layer was active, a row per step, with the real sampler."""
+    sampler, rng = samplers.Progressive(np.diff(q, prepend=0.0)), np.random.default_rng(0)
+    counts = np.zeros((steps, len(q)))
+    for row in counts:
+        if draws == "systematic":
+            sets = sampler.sample_parts(len(q), m, rng)
+        else:
+            sets = tuple(sampler.sample(len(q), rng) for _ in range(m))
+        for layers in sets:
+            row[list(layers)] += 1
+    return counts
+
+
+def assert_mean(drawn: np.ndarray, expected: float) -> None:
+    error = drawn.std() / np.sqrt(drawn.size)
+    assert abs(drawn.mean() - expected) <= 5 * error + 1e-9
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("m", [1, 2, 4, 7])
+def test_parts_have_the_probabilities_and_variances_of_the_real_sampler(
+    draws: PartsDraws, m: int
+) -> None:
+    q = [0.05, 0.2, 0.25, 0.6, 1.0]
+    found, counts = parts_variance(q, m, draws), counted(q, m, draws, 4000)
+    noise = np.random.default_rng(1).standard_normal((*counts.shape, m))
+    for i, N in enumerate(counts.T):
+        assert_mean(N >= 1, found.moves[i])
+        assert_mean(m / N[N >= 1], found.factor[i])
+        # the mean over active parts, each the mean of n/m = 1 examples of variance 1: n = m
+        mean = np.array([x[: int(n)].mean() for x, n in zip(noise[:, i], N, strict=True) if n])
+        assert_mean(mean**2, found.factor[i] / m)
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+def test_the_union_of_the_parts_is_drawn_as_the_theorem_is_told(draws: PartsDraws) -> None:
+    q, m = [0.1, 0.15, 0.5, 1.0], 3
+    counts = counted(q, m, draws, 4000)
+    expected = distribution_of(parts_variance(q, m, draws).sampler, 4)
+    lowest = (counts >= 1).argmax(axis=1)
+    for s in range(4):
+        assert_mean(lowest == s, expected.get(tuple(range(s, 4)), 0.0))
+
+
+@given(shares_of, st.integers(1, 12))
+def test_independent_draws_are_binomial(q: list[float], m: int) -> None:
+    found = parts_variance(q, m, "independent")
+    k = np.arange(1, m + 1)
+    for i, share in enumerate(q):
+        pmf = binom.pmf(k, m, share)
+        assert found.moves[i] == pytest.approx(pmf.sum(), rel=1e-9)
+        assert found.factor[i] == pytest.approx(m * (pmf / k).sum() / pmf.sum(), rel=1e-9)
+
+
+@given(shares_of, st.integers(1, 64))
+def test_systematic_sampling_starves_least_and_wastes_little(q: list[float], m: int) -> None:
+    found, independent = parts_variance(q, m), parts_variance(q, m, "independent")
+    assert (found.moves >= independent.moves - 1e-12).all()
+    often = m * np.array(q) >= 1
+    assert (found.moves[often] == 1).all()
+    assert (found.factor[often] * np.array(q)[often] <= 1.125 + 1e-12).all()
+    assert (found.factor[often] * np.array(q)[often] >= 1 - 1e-12).all()
+    assert (found.factor[~often] == m).all()
+
+
+def test_shares_in_whole_parts_have_the_variance_of_their_examples() -> None:
+    sampler = samplers.Shares([0.25, 0.5, 1.0])
+    q = sampler.expected_parts(3, 4) / 4
+    found = parts_variance(q, 4)
+    assert found.moves.tolist() == [1.0, 1.0, 1.0]
+    assert found.factor.tolist() == [4.0, 2.0, 1.0]
+    # 1.5 parts of 6: one or two with equal chances, 6 (1/2 + 1/4), 1.125 times as much as 1 / q
+    assert parts_variance([0.25, 1.0], 6).factor[0] == 4.5 == 1.125 * 4
+
+
+def test_one_part_is_the_paper() -> None:
+    for draws in DRAWS:
+        found = parts_variance([0.25, 0.5, 1.0], 1, draws)
+        np.testing.assert_allclose(found.moves, [0.25, 0.5, 1.0], rtol=1e-12)
+        np.testing.assert_allclose(found.factor, 1.0, rtol=1e-12)
+
+
+def test_the_bound_of_a_step_in_parts_moves_every_layer() -> None:
+    smoothness, n, s = Smoothness.progressive(np.ones((3, 3)), np.ones((3, 3))), 64, 2.0
+    shares = parts_variance([0.25, 0.5, 1.0], 4)
+    sigma = s * np.sqrt(shares.factor / n)
+    parts = stochastic_bound(shares.sampler, smoothness, GAP, 99, 0.1, sigma, 1.0, 2.0)
+    full = stochastic_bound(samplers.Full(), smoothness, GAP, 99, 0.1, s / n**0.5, 1.0, 2.0)
+    assert parts.gap == pytest.approx(full.gap)
+    assert parts.drift == pytest.approx(full.drift)
+    assert parts.noise == pytest.approx(full.noise * (2 + 2**0.5 + 1) / 3)
+
+
 SMOOTHNESS = Smoothness.separable([1.0, 2.0], [1.0, 0.0])
 
 
@@ -130,6 +232,12 @@ SMOOTHNESS = Smoothness.separable([1.0, 2.0], [1.0, 0.0])
         (
             lambda: stochastic_bound(samplers.Full(), SMOOTHNESS, 1, 1, 2.0, 1.0, 1.0, 1.0),
             r"eta must be at most admissible_eta\(...\)",
+        ),
+        (lambda: parts_variance([0.5, 1.0], 0), "parts must be a whole number of at least 1"),
+        (lambda: parts_variance([0.5, 0.9], 2), "shares must end with 1"),
+        (
+            lambda: parts_variance([1.0], 2, "random"),  # type: ignore[arg-type]
+            "draws must be one of independent, systematic, got 'random'",
         ),
         (
             lambda: stochastic_bound(samplers.Full(), SMOOTHNESS, 1, 1, 0.1, -1.0, 1.0, 1.0),

@@ -26,7 +26,7 @@ from dropmuon.planning.active_sets import suffixes
 from dropmuon.samplers import ActiveSet
 from dropmuon.samplers.base import FloatArray
 from dropmuon.theory import Smoothness
-from dropmuon.theory.distributions import members
+from dropmuon.theory.costs import members
 from dropmuon.theory.smoothness import covering_pairs
 
 __all__ = [

@@ -23,7 +23,7 @@ from dropmuon.planning.measured_costs import MeasuredCosts
 from dropmuon.samplers import Full
 from dropmuon.samplers.base import ActiveSet, FloatArray
 from dropmuon.theory import Regime
-from dropmuon.theory.distributions import Sampling, members
+from dropmuon.theory.costs import Sampling, members
 
 __all__ = ["Prediction", "Predictor"]
 

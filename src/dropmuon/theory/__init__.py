@@ -1,7 +1,8 @@
-"""The theory of the paper: costs, iterations and optimal probabilities. NumPy and SciPy, no torch.
+"""The theory of the paper: costs, iterations, optimal probabilities. NumPy and SciPy, no torch.
 
 The paper's cost model, its convergence theorems as numbers of iterations, and the probabilities
-that minimise the product of the two. Layers are counted from 0, the layer next to the input.
+that minimise the product of the two; beyond the paper, the shares of a batch that layers need.
+Layers are counted from 0, the layer next to the input.
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ from dropmuon.theory.complexity import (
     relative_iterations,
     smooth_weights,
 )
-from dropmuon.theory.costs import Costs, StepCosts, cost_of_set, expected_cost, tail_costs
-from dropmuon.theory.distributions import distribution_of, marginals_of
-from dropmuon.theory.fractional_programs import (
-    Box,
-    FamilyChoice,
-    RatioSolution,
-    best_of_family,
-    dinkelbach,
+from dropmuon.theory.costs import (
+    Costs,
+    StepCosts,
+    cost_of_set,
+    distribution_of,
+    expected_cost,
+    tail_costs,
 )
 from dropmuon.theory.generalized import (
     GeneralizedSolution,
@@ -42,9 +42,7 @@ from dropmuon.theory.generalized import (
     solve_generalized_squared,
 )
 from dropmuon.theory.linear_programs import (
-    InfeasibleProgramError,
     ProgramSolution,
-    progressive_by_dinkelbach,
     solve_covering_program,
     solve_linear_program,
 )
@@ -62,40 +60,42 @@ from dropmuon.theory.progressive import (
     optimal_progressive,
     progressive_cost,
 )
-from dropmuon.theory.smoothness import Alpha, NonMonotoneWarning, Smoothness
+from dropmuon.theory.shares import (
+    SharesSolution,
+    optimal_shares,
+    optimal_shares_by_bound,
+)
+from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
 from dropmuon.theory.stochastic import (
+    PartsVariance,
     StochasticBound,
     admissible_eta,
     horizon_momentum,
     horizon_radii,
+    parts_variance,
     stochastic_bound,
 )
 
 __all__ = [
-    "Alpha",
-    "Box",
     "Comparison",
     "Costs",
-    "FamilyChoice",
     "GeneralizedIterations",
     "GeneralizedSolution",
-    "InfeasibleProgramError",
     "NonMonotoneWarning",
     "PartitionSolution",
+    "PartsVariance",
     "ProgramSolution",
-    "RatioSolution",
     "Regime",
+    "SharesSolution",
     "Smoothness",
     "StepCosts",
     "StochasticBound",
     "TauChoice",
     "admissible_eta",
     "against_full",
-    "best_of_family",
     "best_tau",
     "contiguous_blocks",
     "cost_of_set",
-    "dinkelbach",
     "distribution_of",
     "expected_cost",
     "full_update_is_optimal",
@@ -109,11 +109,12 @@ __all__ = [
     "horizon_radii",
     "iterations_generalized",
     "iterations_smooth",
-    "marginals_of",
     "nice_factor",
     "optimal_partition",
     "optimal_progressive",
-    "progressive_by_dinkelbach",
+    "optimal_shares",
+    "optimal_shares_by_bound",
+    "parts_variance",
     "progressive_cost",
     "relative_cost",
     "relative_iterations",

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from dropmuon.checks import whole_number
 from dropmuon.samplers.base import ActiveSet
 from dropmuon.theory.complexity import Means, Regime
-from dropmuon.theory.costs import Costs, cost_of_set, expected_cost, nonnegative
-from dropmuon.theory.distributions import Sampling
+from dropmuon.theory.costs import Costs, Sampling, cost_of_set, expected_cost, nonnegative
 from dropmuon.theory.partitions import check_blocks
 from dropmuon.theory.smoothness import Smoothness
 

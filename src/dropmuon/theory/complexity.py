@@ -16,7 +16,7 @@ import numpy as np
 
 from dropmuon.checks import unknown_name
 from dropmuon.samplers.base import ActiveSet, FloatArray
-from dropmuon.theory.distributions import Sampling, distribution_of, members
+from dropmuon.theory.costs import Sampling, distribution_of, members
 from dropmuon.theory.smoothness import Smoothness
 
 __all__ = [

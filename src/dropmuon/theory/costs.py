@@ -1,32 +1,40 @@
-"""The cost of a step: overhead, the passes through the layers, and the sharp operators.
+"""The cost of a step, and its mean over a distribution D of active sets.
 
-The paper's section "Cost Model". Layers are counted from 0, the layer next to the input. A cost is
-in any unit that adds up: seconds, operations.
+The paper's section "Cost Model": overhead, the passes through the layers, and the sharp operators.
+Layers are counted from 0, the layer next to the input. A cost is in any unit that adds up: seconds,
+operations. D is a sampler, or a mapping from sets to probabilities.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import SupportsIndex
+from typing import SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from dropmuon.checks import whole_number
-from dropmuon.samplers.base import FloatArray, active_set
-from dropmuon.theory.distributions import Sampling, marginals_of
+from dropmuon.samplers.base import ActiveSet, FloatArray, Sampler, active_set
 
 __all__ = [
     "Costs",
+    "Sampling",
     "StepCosts",
     "cost_of_set",
+    "distribution_of",
     "expected_cost",
+    "members",
     "nonnegative",
     "numbers",
     "tail_costs",
 ]
+
+Sampling: TypeAlias = Sampler | Mapping[ActiveSet, float]
+"""A distribution D over active sets: a sampler, or the probability of each set."""
+
+_SUM_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,10 +167,31 @@ def cost_of_set(costs: Costs, active: Iterable[int]) -> float:
 def expected_cost(sampler: Sampling, costs: Costs, progress: float = 0.0) -> float:
     """Return E[cost(S)] = c_ov + sum_i c_i F_i + sum_i c_i^sharp Q_i (eq. cost_gen).
 
-    `sampler` is a `Sampler`, or a mapping from sets to probabilities.
+    F_i = P(min S <= i) and Q_i = P(i in S), section "Optimizing the Cost", are the sampler's
+    marginals.
     """
-    F, Q = marginals_of(sampler, costs.num_layers, progress)
+    if not isinstance(sampler, Sampler):
+        chances = _validated(sampler, costs.num_layers)
+        return math.fsum(p * cost_of_set(costs, layers) for layers, p in chances.items())
+    F, Q = sampler.marginals(costs.num_layers, progress)
     return costs.overhead + float(costs.layer @ F) + float(costs.sharp @ Q)
+
+
+def distribution_of(
+    sampler: Sampling, num_layers: int, progress: float = 0.0
+) -> dict[ActiveSet, float]:
+    """Return the probability of every set that can be drawn at this progress; they sum to 1."""
+    if isinstance(sampler, Sampler):
+        return _validated(sampler.distribution(num_layers, progress), num_layers)
+    return _validated(sampler, num_layers)
+
+
+def members(sets: Collection[ActiveSet], num_layers: int) -> npt.NDArray[np.bool_]:
+    """Return a row per set and a column per layer: whether the set holds the layer."""
+    inside = np.zeros((len(sets), num_layers), dtype=np.bool_)
+    for row, layers in zip(inside, sets, strict=True):
+        row[list(layers)] = True
+    return inside
 
 
 def nonnegative(argument: str, given: npt.ArrayLike, *, length: int | None = None) -> FloatArray:
@@ -206,3 +235,27 @@ def _amount(argument: str, given: float) -> float:
     if not math.isfinite(number) or number < 0:
         raise ValueError(f"{argument} must be finite and at least 0, got {given!r}; use 0 for none")
     return number
+
+
+def _validated(distribution: Mapping[ActiveSet, float], num_layers: int) -> dict[ActiveSet, float]:
+    """Return the sets of positive probability, their probabilities summing to 1."""
+    if not isinstance(distribution, Mapping):
+        raise TypeError(
+            f"sampler must be a Sampler or map sets to probabilities, got {distribution!r}; "
+            "give a dict such as {(0, 1): 0.5, (1,): 0.5}"
+        )
+    found: dict[ActiveSet, float] = {}
+    for layers, probability in distribution.items():
+        indices, p = active_set("distribution", layers, num_layers), float(probability)
+        if not math.isfinite(p) or p < 0:
+            raise ValueError(
+                f"distribution must hold probabilities of at least 0, got {probability!r} for "
+                f"{indices}; use numbers in [0, 1]"
+            )
+        if indices in found:
+            raise ValueError(f"distribution must name a set once, got {indices} twice; add them")
+        found[indices] = p
+    total = math.fsum(found.values())
+    if abs(total - 1.0) > _SUM_TOLERANCE:
+        raise ValueError(f"distribution must sum to 1, got {total:.9g}; divide by the sum")
+    return {layers: p / total for layers, p in found.items() if p > 0}

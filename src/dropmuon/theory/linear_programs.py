@@ -18,24 +18,13 @@ from scipy.optimize import linprog
 
 from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import Costs, numbers
-from dropmuon.theory.fractional_programs import RatioSolution, dinkelbach
 from dropmuon.theory.progressive import (
     check_progressive_constants,
     matching_tails,
     progressive_weights,
 )
 
-__all__ = [
-    "InfeasibleProgramError",
-    "ProgramSolution",
-    "progressive_by_dinkelbach",
-    "solve_covering_program",
-    "solve_linear_program",
-]
-
-
-class InfeasibleProgramError(ValueError):
-    """No probabilities satisfy the program: some layer would never move."""
+__all__ = ["ProgramSolution", "solve_covering_program", "solve_linear_program"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +60,7 @@ def solve_covering_program(weights: npt.ArrayLike, set_costs: npt.ArrayLike) -> 
     matrix, prices = _check_program(weights, set_costs)
     uncovered = np.flatnonzero(~(matrix > 0).any(axis=1))
     if uncovered.size:
-        raise InfeasibleProgramError(
+        raise ValueError(
             f"weights must be positive somewhere in every row, got none for layers "
             f"{uncovered.tolist()}; add an active set that contains them"
         )
@@ -90,40 +79,6 @@ def solve_covering_program(weights: npt.ArrayLike, set_costs: npt.ArrayLike) -> 
         probabilities=q / q.sum(),
         cost=float(prices @ q) / float((matrix @ q).min()),
         multipliers=-np.asarray(result.ineqlin.marginals, dtype=np.float64) * price,
-    )
-
-
-def progressive_by_dinkelbach(L: npt.ArrayLike, costs: Costs) -> RatioSolution[FloatArray]:
-    """Minimise eq. costK over cutoff probabilities by Dinkelbach's algorithm, from full updates.
-
-    For a fixed ratio z the inner problem is the linear program
-    min d.p - z t over the simplex and t <= sum_{s <= i} p_s / (2 L[i, s]) for all i.
-    """
-    constants = check_progressive_constants(L)
-    tails = matching_tails(costs, len(constants))
-    weights = progressive_weights(constants)
-    units = _units(weights)
-    scale, b = float(units.max()), len(weights)
-    above = np.hstack([-weights * units, np.ones((b, 1))])
-    simplex = np.append(units / scale, 0.0)[np.newaxis]
-
-    def minimise(ratio: float) -> FloatArray:
-        size = max(ratio / scale, float(tails.max()))
-        objective = np.append(tails * units, -ratio) / scale / size
-        result = linprog(objective, above, np.zeros(b), simplex, np.ones(1), method="highs")
-        if result.status != 0:
-            raise RuntimeError(f"HiGHS found no optimum of the inner program: {result.message}")
-        p = units * np.maximum(np.asarray(result.x[:b], dtype=np.float64), 0.0)
-        return np.asarray(p / p.sum(), dtype=np.float64)
-
-    start = np.zeros(b)
-    start[0] = 1.0
-    return dinkelbach(
-        lambda p: float(tails @ p),
-        lambda p: float((weights @ p).min()),
-        minimise,
-        start,
-        tolerance=1e-9,
     )
 
 

@@ -16,11 +16,9 @@ import numpy.typing as npt
 from scipy.optimize import isotonic_regression, nnls
 
 from dropmuon.samplers.base import ActiveSet, FloatArray, active_set
-from dropmuon.theory.costs import nonnegative, numbers
-from dropmuon.theory.distributions import members
+from dropmuon.theory.costs import members, nonnegative, numbers
 
 __all__ = [
-    "Alpha",
     "NonMonotoneWarning",
     "Smoothness",
     "Violation",
@@ -29,10 +27,10 @@ __all__ = [
     "nearest_monotone",
 ]
 
-Alpha = Literal[0, 1]
+_Alpha = Literal[0, 1]
 """Which constants: 0 for L0, 1 for L1."""
 
-_ALPHAS: tuple[Alpha, Alpha] = (0, 1)
+_ALPHAS: tuple[_Alpha, _Alpha] = (0, 1)
 _TOLERANCE = 1e-6
 _ITERATIONS_PER_PAIR = 30
 
@@ -44,7 +42,7 @@ class NonMonotoneWarning(UserWarning):
 class Violation(NamedTuple):
     """A pair smaller < larger of sets with L_{i,smaller} > L_{i,larger}."""
 
-    alpha: Alpha
+    alpha: _Alpha
     layer: int
     smaller: ActiveSet
     larger: ActiveSet
@@ -120,7 +118,7 @@ class Smoothness:
         """The sets that constants are known for; none are listed if they hold for every set."""
         return tuple(self._index or ())
 
-    def constants(self, alpha: Alpha, active: Iterable[int]) -> FloatArray:
+    def constants(self, alpha: _Alpha, active: Iterable[int]) -> FloatArray:
         """Return the b constants L^alpha_{i,S} of a set, 0 outside of it."""
         layers = active_set("active", active, self.num_layers)
         table = self._tables[alpha]
@@ -144,7 +142,7 @@ class Smoothness:
         """Return L1_{i,S}."""
         return self._constant(1, i, active)
 
-    def progressive_matrix(self, alpha: Alpha) -> FloatArray:
+    def progressive_matrix(self, alpha: _Alpha) -> FloatArray:
         """Return the (b, b) matrix `L[i, s]` of layer i when layers s, ..., b-1 move."""
         layers = tuple(range(self.num_layers))
         return np.stack([self.constants(alpha, layers[s:]) for s in layers], axis=1)
@@ -189,7 +187,7 @@ class Smoothness:
         l1.setflags(write=False)
         self._index, self._tables = index, (l0, l1)
 
-    def _constant(self, alpha: Alpha, i: int, active: Iterable[int]) -> float:
+    def _constant(self, alpha: _Alpha, i: int, active: Iterable[int]) -> float:
         (layer,) = active_set("i", (i,), self.num_layers)
         return float(self.constants(alpha, active)[layer])
 

@@ -1,31 +1,38 @@
 """The stochastic bound of Theorem "stoch_rt_l0l1_iter", and the step lengths that it requires.
 
-`gap` is f(X^0) - f*, `horizon` the number of steps K that are planned.
+`gap` is f(X^0) - f*, `horizon` the number of steps K that are planned. `parts_variance` gives the
+bound what it needs of a step in parts.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import SupportsIndex
+from typing import Literal, SupportsIndex, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.checks import whole_number
+from dropmuon.checks import unknown_name, whole_number
 from dropmuon.samplers.base import FloatArray
+from dropmuon.samplers.progressive import Progressive, Shares
 from dropmuon.theory.complexity import Means, check_positive
-from dropmuon.theory.costs import nonnegative
-from dropmuon.theory.distributions import Sampling
+from dropmuon.theory.costs import Sampling, nonnegative
 from dropmuon.theory.smoothness import Smoothness
 
 __all__ = [
+    "PartsDraws",
+    "PartsVariance",
     "StochasticBound",
     "admissible_eta",
     "horizon_momentum",
     "horizon_radii",
+    "parts_variance",
     "stochastic_bound",
 ]
+
+PartsDraws: TypeAlias = Literal["systematic", "independent"]
+"""How the sets of a step's parts are drawn: together, as samplers do, or each on its own."""
 
 _ADMISSIBLE = 1.0 + 1e-9
 
@@ -117,7 +124,8 @@ def stochastic_bound(
 
     It bounds the least, over steps, sum of Q_i eta_i / mean(Q eta) E||grad_i f||, for radii
     eta_i / (K+1)^(3/4) and momentum 1 - (K+1)^(-1/2). `sigma` is the standard deviation of the
-    stochastic gradient of each layer in the Euclidean norm. A number holds for all layers.
+    stochastic gradient of each layer in the Euclidean norm. A number holds for all layers. For a
+    step in parts, both sampler and sigma come from `parts_variance`.
     """
     check_positive(gap=gap)
     n, b = _steps(horizon) + 1, smoothness.num_layers
@@ -140,6 +148,58 @@ def stochastic_bound(
         curvature=float(eta_i**2 @ bend) / (2.0 * n**0.75 * scale),
         noise=float((2.0 * means.reached * eta_i) @ (high * deviation)) / (n**0.25 * scale),
     )
+
+
+@dataclass(frozen=True)
+class PartsVariance:
+    """What the theorem needs of a step in parts.
+
+    Attributes:
+        moves: pi_i, the probability that layer i is active in at least one part.
+        factor: sigma_i^2 = factor_i s_i^2 / n, for n examples of variance s_i^2 in a batch.
+    """
+
+    moves: FloatArray
+    factor: FloatArray
+
+    @property
+    def sampler(self) -> Progressive:
+        """The distribution of S, the layers that move: those active in at least one part."""
+        return Progressive(np.diff(self.moves, prepend=0.0))
+
+
+def parts_variance(
+    shares: npt.ArrayLike, parts: SupportsIndex, draws: PartsDraws = "systematic"
+) -> PartsVariance:
+    """Return how often layers move, and the variance of their gradients, with m parts.
+
+    `shares` are q_i, the probabilities that layer i is active in a part, as `samplers.Shares` takes
+    them; for any progressive sampler they are its `expected_parts` over m. With N_i the number of
+    parts in which layer i is active, pi_i = P(N_i >= 1) and factor_i = m E[1/N_i | N_i >= 1]:
+
+        systematic    pi_i = min(1, m q_i); with a = floor(m q_i) >= 1 and f = m q_i - a,
+                      factor_i = (1 + f (1 - f) / (a (a + 1))) / q_i; with a = 0, factor_i = m
+        independent   pi_i = 1 - (1 - q_i)^m; e_k = E[1/N; N >= 1] of k parts is
+                      (1 - q) e_{k-1} + (1 - (1 - q)^k) / k
+
+    One part is the paper: pi_i = q_i, factor_i = 1. The corollary is in docs/theory.md.
+    """
+    if draws not in get_args(PartsDraws):
+        raise unknown_name("draws", str(draws), get_args(PartsDraws))
+    q = np.array(Shares(shares).shares)
+    m = whole_number("parts", parts, remedy="1 is the paper's algorithm")
+    if draws == "systematic":
+        whole = np.floor(m * q)
+        rest, some = m * q - whole, np.maximum(whole, 1.0)
+        often = (1.0 + rest * (1.0 - rest) / (some * (some + 1.0))) / q
+        return PartsVariance(np.minimum(1.0, m * q), np.where(whole >= 1, often, float(m)))
+    with np.errstate(divide="ignore"):
+        never = np.log1p(-q)
+    inverse = np.zeros_like(q)
+    for k in range(1, m + 1):
+        inverse = (1.0 - q) * inverse - np.expm1(k * never) / k
+    moves = -np.expm1(m * never)
+    return PartsVariance(moves, m * inverse / moves)
 
 
 def _ratio(means: Means) -> FloatArray:
