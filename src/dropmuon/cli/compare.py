@@ -117,13 +117,12 @@ def _conclude(run: Any) -> None:
 
 def _watchers(out: Path, names: list[str]) -> Any:
     """Make the requested loggers, and a display if stderr is a terminal."""
-    loggers = import_extra("dropmuon.lab.watch.loggers", "lab")
-    progress = import_extra("dropmuon.lab.watch.progress", "lab")
+    watch = import_extra("dropmuon.lab.watch", "lab")
     console = import_extra("rich.console", "lab").Console(stderr=True)
-    watchers = [loggers.logger_named(name, out) for name in names]
+    watchers = [watch.logger_named(name, out) for name in names]
     if console.is_terminal:
-        watchers.append(progress.Display(console))
-    return import_extra("dropmuon.lab.watch", "lab").Watchers(watchers)
+        watchers.append(import_extra("dropmuon.lab.terminal", "lab").Display(console))
+    return watch.Watchers(watchers)
 
 
 def _given(

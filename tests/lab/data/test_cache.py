@@ -19,6 +19,7 @@ from dropmuon.lab.data.sources import Unpacker, Web, as_is, gunzip, untar
 from tests.lab.data_server import Server, serving
 from tests.lab.small_set import FIRST, NOWHERE, SECOND, assert_complete, small_set, tar_of
 
+
 def test_the_argument_goes_before_the_variable_before_the_platform(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -92,6 +93,7 @@ def server() -> Iterator[Server]:
         }
         yield running
 
+
 @pytest.mark.parametrize(
     ("path", "unpack"),
     [("/plain/{file}", as_is), ("/gz/{file}.gz", gunzip), ("/archive.tgz", untar)],
@@ -105,6 +107,7 @@ def test_files_come_from_the_web_in_any_wrapping(
     assert fetched == data.Fetched(
         "small", tmp_path / "small", ("first", "second"), (str(source),), ()
     )
+
 
 def test_what_is_there_and_right_is_not_fetched_again(server: Server, tmp_path: Path):
     chosen = small_set(Web(server.url("/plain/{file}"), as_is))
@@ -227,6 +230,7 @@ def test_who_fetches_at_the_same_time_waits_and_finds_it_done(server: Server, tm
     assert len(server.asked) == 2
     assert sorted(len(each.files) for each in results) == [0, 0, 0, 2]
 
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason=f"{sys.platform} has no full device")
 def test_a_full_disk_is_said_at_once_and_no_other_source_is_tried(server: Server, tmp_path: Path):
     parts = tmp_path / ".fetching/small/parts"
@@ -236,6 +240,7 @@ def test_a_full_disk_is_said_at_once_and_no_other_source_is_tried(server: Server
     with pytest.raises(OSError, match=r"^no space left for small in .* set DROPMUON_DATA"):
         fetch_set(small_set(*sources), tmp_path)
     assert all(path.startswith("/plain") for path, _ in server.asked)
+
 
 def test_a_cache_below_a_file_cannot_be_written(tmp_path: Path):
     (tmp_path / "file").write_text("")
@@ -247,6 +252,7 @@ def test_a_cache_below_a_file_cannot_be_written(tmp_path: Path):
 def test_a_cache_where_nobody_may_write_is_named():
     with pytest.raises(OSError, match=r"^the cache directory /sys/kernel cannot be written"):
         fetch_set(small_set(NOWHERE), Path("/sys/kernel"))
+
 
 def test_fetching_what_is_included_does_nothing(tmp_path: Path):
     assert data.fetch("fashion-mini", tmp_path) == data.Fetched("fashion-mini", None)

@@ -11,8 +11,8 @@ from dropmuon.lab.analysis import results
 from dropmuon.lab.analysis.series import SPLITS
 from dropmuon.lab.report.figures import write_figures
 from dropmuon.lab.report.page import write_report
-from dropmuon.lab.report.terminal import costs_table, targets_table
 from dropmuon.lab.run import RunDirectory
+from dropmuon.lab.terminal import costs_table, targets_table
 
 __all__ = ["conclude", "write_report"]
 

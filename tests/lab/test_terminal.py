@@ -1,4 +1,4 @@
-"""Tables for a terminal, of whole and interrupted runs."""
+"""What a person at the terminal sees: progress, then tables, of whole and interrupted runs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
+from dropmuon.lab import terminal
 from dropmuon.lab.analysis import formatting, results
 from dropmuon.lab.analysis.series import SPLITS, UNITS
-from dropmuon.lab.report import conclude, terminal
-from dropmuon.lab.run import RunDirectory
+from dropmuon.lab.config import Config
+from dropmuon.lab.report import conclude
+from dropmuon.lab.run import Evaluation, RunDirectory
 from tests.lab.synthetic_runs import METHODS, write_run
 
 
@@ -21,12 +23,56 @@ def run(tmp_path_factory) -> RunDirectory:
     return write_run(tmp_path_factory.mktemp("results") / "whole")
 
 
-def shown(*tables: Table, width: int = 80) -> str:
+def shown(*drawn: RenderableType, width: int = 80) -> str:
     file = io.StringIO()
     console = Console(width=width, file=file, color_system=None)
-    for table in tables:
-        console.print(table)
+    for each in drawn:
+        console.print(each)
     return file.getvalue()
+
+
+def evaluation(method: str, seed: int, step: int) -> Evaluation:
+    return Evaluation(method, seed, step, step / 10, step * 0.1, step * 1e6, 0.5, 1.0, 0.25, 1.0)
+
+
+def begun(now: list[float]) -> terminal.Display:
+    console = Console(file=io.StringIO(), force_terminal=True)
+    display = terminal.Display(console, clock=lambda: now[0])
+    display.begin(Config(methods=("full", "sgd"), seeds=(0, 1), epochs=2), total_steps=20)
+    return display
+
+
+def test_rows_tell_seed_epoch_accuracies_and_speed() -> None:
+    display = begun([0.0])
+    assert "starting" in shown(display.render(), width=120)
+    display.advance("full", 0, 5, 0.5)
+    display.evaluated(evaluation("sgd", 0, 10))
+    display.end()
+    full, sgd = shown(display.render(), width=120).splitlines()[1:3]
+    assert full.split() == ["full", "0", "0.5/2", "10.0"]
+    assert sgd.split() == ["sgd", "0", "1.0/2", "50.0%", "25.0%", "10.0"]
+
+
+def test_time_left_follows_from_steps_of_all_methods_and_seeds() -> None:
+    now = [0.0]
+    display = begun(now)
+    for method in ("full", "sgd"):
+        display.advance(method, 0, 10, 1.0)
+    now[0] = 30.0
+    display.end()
+    assert "30.0 s gone, about 90.0 s left" in shown(display.render(), width=120)
+
+
+def test_what_an_earlier_run_did_is_not_counted_as_speed() -> None:
+    now = [0.0]
+    display = begun(now)
+    for method in ("full", "sgd"):
+        display.evaluated(evaluation(method, 0, 20))
+    assert "starting" in shown(display.render(), width=120)
+    display.advance("full", 1, 10, 1.0)
+    now[0] = 10.0
+    display.end()
+    assert "10.0 s gone, about 30.0 s left" in shown(display.render(), width=120)
 
 
 def cells(table: Table) -> list[list[str]]:
