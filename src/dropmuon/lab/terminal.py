@@ -16,9 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dropmuon.lab.analysis import formatting
+from dropmuon.lab.analysis import Results, wording
 from dropmuon.lab.analysis.metrics import Final, Speedup
-from dropmuon.lab.analysis.results import Results
 from dropmuon.lab.analysis.series import Split, Unit
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import Evaluation
@@ -127,7 +126,7 @@ def targets_table(results: Results, split: Split = "train", unit: Unit = "second
     for target in results.targets:
         for place, method in enumerate(results.methods):
             base = method == results.baseline
-            goal = formatting.goal(target) if not place else ""
+            goal = wording.goal(target) if not place else ""
             found = results.speedup(method, target, split, unit)
             _add(shown, [goal, method, *_reached(found, base)], dim=base)
         shown.add_section()
@@ -149,12 +148,12 @@ class _Row:
 def _costs(final: Final | None, baseline: bool) -> list[str]:
     if final is None:
         return ["–"] * 5
-    accuracies = [formatting.percent(final.train.mean), formatting.percent(final.test.mean)]
+    accuracies = [wording.percent(final.train.mean), wording.percent(final.test.mean)]
     if baseline:
-        costs = [formatting.duration(final.seconds), formatting.operations(final.operations)]
-        return [*accuracies, *costs, formatting.duration(final.seconds_per_step)]
+        costs = [wording.duration(final.seconds), wording.operations(final.operations)]
+        return [*accuracies, *costs, wording.duration(final.seconds_per_step)]
     shares = (final.seconds_share, final.operations_share, final.step_seconds_share)
-    return [*accuracies, *(formatting.share(each) for each in shares)]
+    return [*accuracies, *(wording.share(each) for each in shares)]
 
 
 def _reached(found: Speedup | None, baseline: bool) -> list[str]:
@@ -163,8 +162,8 @@ def _reached(found: Speedup | None, baseline: bool) -> list[str]:
     interval = "–"
     if not baseline and found.low is not None and found.high is not None:
         interval = f"{found.low:.2f} to {found.high:.2f}"
-    speedup = "baseline" if baseline else formatting.times(found.ratio)
-    time = formatting.amount(found.time, found.unit)
+    speedup = "baseline" if baseline else wording.times(found.ratio)
+    time = wording.amount(found.time, found.unit)
     return [time, speedup, interval, f"{found.reached} of {found.seeds}"]
 
 

@@ -19,9 +19,9 @@ from optuna.distributions import (
 )
 
 from dropmuon.checks import unknown_name
-from dropmuon.lab.analysis.formatting import amount, percent
 from dropmuon.lab.analysis.metrics import finals, time_to_target
 from dropmuon.lab.analysis.series import SPLITS, Split, Unit, trials
+from dropmuon.lab.analysis.wording import amount, percent
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import Evaluation
 

@@ -22,8 +22,7 @@ import torch
 from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import SQLAlchemyError
 
-from dropmuon.lab import data
-from dropmuon.lab.analysis import results
+from dropmuon.lab import analysis, data
 from dropmuon.lab.analysis.metrics import finals
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import RunDirectory
@@ -284,7 +283,7 @@ def _ends(run: RunDirectory) -> dict[str, dict[str, float]]:
 
 
 def _write_results(run: RunDirectory) -> None:
-    results.write(run, results.summarize(run))
+    analysis.write_results(run, analysis.summarize(run))
 
 
 def _nothing(event: SweepEvent) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dropmuon.lab.analysis import formatting
+from dropmuon.lab.analysis import wording
 from tests.lab.synthetic_runs import speedup
 
 
@@ -49,7 +49,7 @@ from tests.lab.synthetic_runs import speedup
     ],
 )
 def test_wins_draws_losses_and_misses_are_said_plainly(found, expected):
-    assert formatting.sentence(found, "muon") == expected
+    assert wording.sentence(found, "muon") == expected
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_wins_draws_losses_and_misses_are_said_plainly(found, expected):
     [(1.234e12, "1.23 TFLOP"), (5e9, "5 GFLOP"), (12.0, "12 FLOP"), (None, "–"), (2e15, "2 PFLOP")],
 )
 def test_operations_are_short(value, expected):
-    assert formatting.operations(value) == expected
+    assert wording.operations(value) == expected
