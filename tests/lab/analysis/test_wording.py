@@ -13,7 +13,7 @@ from tests.lab.synthetic_runs import speedup
     [
         (
             speedup(1.234, 1.1, 1.35),
-            "a reached 90 % train accuracy 1.23x sooner than muon (1.10 to 1.35, 3 of 3 seeds).",
+            "a reached 90 % train accuracy 1.23x as fast as muon (1.10 to 1.35, 3 of 3 seeds).",
         ),
         (
             speedup(0.8, 0.7, 0.9),
@@ -27,12 +27,17 @@ from tests.lab.synthetic_runs import speedup
         ),
         (
             speedup(1.5, 1.4, 1.6, baseline_reached=2, compared=2),
-            "a reached 90 % train accuracy 1.50x sooner than muon "
+            "a reached 90 % train accuracy 1.50x as fast as muon "
             "(1.40 to 1.60, 3 of 3 seeds, compared on 2).",
         ),
         (
             speedup(1.5, unit="operations"),
-            "a reached 90 % train accuracy 1.50x more cheaply than muon (3 of 3 seeds).",
+            "a reached 90 % train accuracy 1.50x as efficiently as muon (3 of 3 seeds).",
+        ),
+        (
+            speedup(0.8, unit="operations"),
+            "a was more costly than muon: 0.80x its efficiency to 90 % train accuracy "
+            "(3 of 3 seeds).",
         ),
         (
             speedup(None, reached=0),

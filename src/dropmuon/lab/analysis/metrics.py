@@ -1,7 +1,7 @@
 """The paper's "Evaluation Metrics", on lists of evaluations.
 
 Targets are in percent, accuracies in [0, 1]. A ratio is the time of the baseline over the time of
-the method on the same seed: above 1 the method is sooner. Seeds are compared where both have what
+the method on the same seed: above 1 the method is faster. Seeds are compared where both have what
 is needed; missed targets are counted, never dropped.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["Final", "Speedup", "Spread", "finals", "speedups", "time_to_target"]
 
 @dataclass(frozen=True)
 class Speedup:
-    """How many times sooner than the baseline a method reached a target.
+    """How many times as fast as the baseline a method reached a target.
 
     Attributes:
         ratio: mean over the seeds where both reached it; None where there are none.

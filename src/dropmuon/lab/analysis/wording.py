@@ -121,12 +121,11 @@ def sentence(found: Speedup, baseline: str) -> str:
         soon = "in about the same time" if seconds else "at about the same cost"
         return f"{method} and {baseline} reached {what} {soon}: {times(found.ratio)} ({basis})."
     if standing(found) == "sooner":
-        gain = "sooner" if seconds else "more cheaply"
-        return f"{method} reached {what} {times(found.ratio)} {gain} than {baseline} ({basis})."
-    slow = "slower" if seconds else "more costly"
-    return (
-        f"{method} was {slow} than {baseline}: {times(found.ratio)} its speed to {what} ({basis})."
-    )
+        gain = "as fast as" if seconds else "as efficiently as"
+        return f"{method} reached {what} {times(found.ratio)} {gain} {baseline} ({basis})."
+    loss, gauge = ("slower", "speed") if seconds else ("more costly", "efficiency")
+    ratio = f"{times(found.ratio)} its {gauge}"
+    return f"{method} was {loss} than {baseline}: {ratio} to {what} ({basis})."
 
 
 def standing(found: Speedup) -> Literal["sooner", "same", "later", "missed"]:

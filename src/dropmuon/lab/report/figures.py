@@ -161,7 +161,7 @@ def _normalized(curves: Sequence[Curve], palette: Palette) -> Figure:
 
 
 def _speedups(results: Results, palette: Palette, split: Split, unit: Unit) -> Figure:
-    """Draw the baseline's time over each method's, with intervals; above 1 the method is sooner.
+    """Draw the baseline's time over each method's, with intervals; above 1 the method is faster.
 
     Under a ratio, 2/3 says that two of three seeds reached the target.
     """
@@ -180,7 +180,7 @@ def _speedups(results: Results, palette: Palette, split: Split, unit: Unit) -> F
     panel.set_xticks(range(len(results.targets)), [wording.goal(t) for t in results.targets])
     panel.set_xlabel(f"{split} accuracy to reach")
     panel.set_ylabel(f"{unit} of {results.baseline} / {unit} of method")
-    panel.set_title(f"Speed-up to target: above the line is sooner than {results.baseline}")
+    panel.set_title(f"Speed-up to target: above the line is faster than {results.baseline}")
     panel.grid(visible=False, axis="x")
     panel.set_ylim(0, max(1.1, 1.06 * panel.get_ylim()[1]))
     if others:

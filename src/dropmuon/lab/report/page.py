@@ -164,9 +164,9 @@ class Section:
             and each.method not in {found.method, self.results.baseline}
         ]
         labels = {
-            "sooner": "sooner",
+            "sooner": "faster",
             "same": "about as fast",
-            "later": "later",
+            "later": "slower",
             "missed": "missed it",
         }
         methods = {
