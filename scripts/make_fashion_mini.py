@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dropmuon.files import write_bytes
-from dropmuon.lab.data.cache import cache_directory, contents
+from dropmuon.lab.data.cache import cache_directory, contents, fetch
 from dropmuon.lab.data.catalogue import find
-from dropmuon.lab.data.fetch import fetch
-from dropmuon.lab.data.read import Pictures, idx
+from dropmuon.lab.data.tensors import Pictures, idx
 
 TRAIN_PER_CLASS = 700
 TEST_PER_CLASS = 200

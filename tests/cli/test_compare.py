@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dropmuon.cli import main
-from dropmuon.lab import experiments
+from dropmuon.lab import config as configurations
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import RunDirectory
 
@@ -166,9 +166,9 @@ def test_reports_of_many_runs_become_one(here: Path, capsys: pytest.CaptureFixtu
 
 def test_a_tiny_reproduction_says_its_scale(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = replace(
-        experiments.EXPERIMENTS["mnist"], dataset="digits", batch_size=1000, channels=(8, 8)
+        configurations.EXPERIMENTS["mnist"], dataset="digits", batch_size=1000, channels=(8, 8)
     )
-    monkeypatch.setitem(experiments.EXPERIMENTS, "mnist", small)
+    monkeypatch.setitem(configurations.EXPERIMENTS, "mnist", small)
     assert main(["reproduce", "mnist", "--scale", "0.1", "--seeds", "1", "--out", "run"]) == 0
     config = json.loads((here / "run" / "config.json").read_text())
     assert (config["scale"], config["epochs"], config["channels"]) == (0.1, 2, [4, 4])
@@ -191,9 +191,9 @@ def test_a_full_disk_is_one_clear_line(
 def test_all_experiments_go_on_where_they_were(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {
         name: replace(each, dataset="digits", batch_size=1000, channels=(8, 8))
-        for name, each in experiments.EXPERIMENTS.items()
+        for name, each in configurations.EXPERIMENTS.items()
     }
-    monkeypatch.setattr(experiments, "EXPERIMENTS", dict(list(small.items())[:2]))
+    monkeypatch.setattr(configurations, "EXPERIMENTS", dict(list(small.items())[:2]))
     common = ["--scale", "0.1", "--seeds", "1", "--epochs", "2", "--methods", "full"]
     assert main(["reproduce", "mnist", *common, "--out", "all/mnist"]) == 0
     assert main(["reproduce", "all", *common, "--out", "all", "--resume"]) == 0

@@ -1,4 +1,4 @@
-"""`dropmuon compare` and `dropmuon reproduce`: train with several methods side by side."""
+"""`dropmuon compare | reproduce`: train with several methods side by side; `report` on runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _APART = frozenset({"lr", "options", "scale"})
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add both commands."""
+    """Add the three commands."""
     compare = commands.add_parser(
         "compare",
         help="train with several methods side by side and see which is fastest",
@@ -42,6 +42,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     reproduce.add_argument("--scale", type=float, default=1.0, help="shrinks channels and epochs")
     _add_settings(reproduce, [each for each in fields(Settings) if not each.metadata["task"]])
     reproduce.set_defaults(run=_reproduce)
+    report = commands.add_parser("report", help="write one page about one or several runs")
+    report.add_argument("runs", nargs="+", type=Path, metavar="DIR")
+    report.add_argument(
+        "--out", type=Path, default=Path("report.html"), help="default: report.html"
+    )
+    report.set_defaults(run=_report)
 
 
 def _add_settings(parser: argparse.ArgumentParser, settings: Sequence[Field[Any]]) -> None:
@@ -75,11 +81,11 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
-    experiments = import_extra("dropmuon.lab.experiments", "lab")
+    config = import_extra("dropmuon.lab.config", "lab")
     everything = options.experiment == "all"
-    names = list(experiments.EXPERIMENTS) if everything else [options.experiment]
+    names = list(config.EXPERIMENTS) if everything else [options.experiment]
     for name in names:
-        paper = experiments.experiment(name, options.scale)
+        paper = config.experiment(name, options.scale)
         chosen = paper.changed(_given(options, paper.options))
         out = Path("runs") / "paper" / name
         if options.out is not None:
@@ -88,6 +94,14 @@ def _reproduce(options: argparse.Namespace) -> int:
         code = _run(chosen, out, options, resume=options.resume and (begun or not everything))
         if code:
             return code
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    directory = import_extra("dropmuon.lab.run", "lab").RunDirectory
+    runs = [directory(path) for path in options.runs]
+    import_extra("dropmuon.lab.report", "lab").write_report(runs, options.out)
+    print(options.out)
     return 0
 
 
@@ -117,13 +131,12 @@ def _conclude(run: Any) -> None:
 
 def _watchers(out: Path, names: list[str]) -> Any:
     """Make the requested loggers, and a display if stderr is a terminal."""
-    loggers = import_extra("dropmuon.lab.watch.loggers", "lab")
-    progress = import_extra("dropmuon.lab.watch.progress", "lab")
+    watch = import_extra("dropmuon.lab.watch", "lab")
     console = import_extra("rich.console", "lab").Console(stderr=True)
-    watchers = [loggers.logger_named(name, out) for name in names]
+    watchers = [watch.logger_named(name, out) for name in names]
     if console.is_terminal:
-        watchers.append(progress.Display(console))
-    return import_extra("dropmuon.lab.watch", "lab").Watchers(watchers)
+        watchers.append(import_extra("dropmuon.lab.terminal", "lab").Display(console))
+    return watch.Watchers(watchers)
 
 
 def _given(

@@ -1,4 +1,4 @@
-"""Configurations of comparisons: checked settings, from files or from code."""
+"""Configurations of comparisons: checked settings, from files or code, and the paper's own."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from dropmuon.lab.methods import BASELINES, Method, method_named
 from dropmuon.lab.models import family_of
 from dropmuon.lab.settings import Settings
 
-__all__ = ["Config", "read_settings"]
+__all__ = ["EXPERIMENTS", "Config", "experiment", "read_settings"]
 
 FORMAT = 1
 _DERIVED = frozenset({"format", "baseline"})
 _LARGEST_SEED = 2**63 - 1
+_LEAST_CHANNELS, _LEAST_EPOCHS = 4, 2
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,25 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"config {path} must hold settings by name, got {type(found).__name__}")
     return found
+
+
+def experiment(name: str, scale: float = 1.0) -> Config:
+    """Return the settings of one of the paper's experiments.
+
+    A `scale` below 1 multiplies channels and epochs (at least 4 channels and 2 epochs are kept) and
+    is recorded in the settings, so that the report says so.
+    """
+    if name not in EXPERIMENTS:
+        raise unknown_name("experiment", name, EXPERIMENTS)
+    if not 0 < scale <= 1:
+        raise ValueError(f"scale must be in (0, 1], got {scale!r}; 1.0 is the paper's size")
+    whole = EXPERIMENTS[name]
+    return replace(
+        whole,
+        channels=tuple(max(_LEAST_CHANNELS, round(width * scale)) for width in whole.channels),
+        epochs=max(_LEAST_EPOCHS, round(whole.epochs * scale)),
+        scale=scale,
+    )
 
 
 def _values(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,3 +210,43 @@ def _tuple(name: str, value: Any) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence | range):
         raise ValueError(f"{name} must be a list, got {value!r}; write it as [a, b, c]")
     return tuple(value)
+
+
+_PAPER = Config(
+    model="cnn",
+    lr=0.1,
+    momentum=0.5,
+    seeds=(0, 1, 2, 3, 4),
+    methods=("full", "drop-muon:uniform", "drop-muon:epoch-shift"),
+)
+
+EXPERIMENTS: dict[str, Config] = {
+    "mnist": replace(
+        _PAPER,
+        dataset="mnist",
+        channels=(64, 128, 256),
+        batch_size=8192,
+        epochs=20,
+        targets=(60.0, 70.0, 80.0, 90.0, 99.0),
+        title="Paper: mnist",
+    ),
+    "fashion-mnist": replace(
+        _PAPER,
+        dataset="fashion-mnist",
+        channels=(64, 128, 256),
+        batch_size=32768,
+        epochs=50,
+        title="Paper: fashion-mnist",
+    ),
+    "cifar10": replace(
+        _PAPER,
+        dataset="cifar10",
+        channels=(128, 256, 512),
+        batch_norm=True,
+        batch_size=8192,
+        epochs=50,
+        title="Paper: cifar10",
+    ),
+}
+"""The paper's section "Experiments" and its appendix. The paper uses 20 or 50 epochs without
+saying where: here MNIST has 20, and the others, which learn more slowly, have 50."""

@@ -8,6 +8,7 @@ evaluations.jsonl one line per evaluation, appended as they come
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -119,11 +120,37 @@ class RunDirectory:
         text = "".join(each.line() + "\n" for each in evaluations)
         write_text(self.path / "evaluations.jsonl", text)
 
+    def check_usable(self, settings: dict[str, Any], *, resume: bool) -> None:
+        """Raise ValueError if a comparison with these settings may not write here."""
+        if resume:
+            _check_same(self.config, settings)
+        elif self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"out {self.path} is a file; choose a directory")
+        elif self.path.exists() and any(each.name != ".lock" for each in self.path.iterdir()):
+            raise ValueError(
+                f"out {self.path} exists and is not empty; add --resume to continue it, or choose "
+                "another directory"
+            )
+
     @contextmanager
     def lock(self) -> Iterator[bool]:
         """Try to be the only process that writes here; return whether it is."""
         with (self.path / ".lock").open("w") as file:
             yield try_lock(file.fileno())
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn the error of a full disk inside the block into one that says what to do."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+                raise
+            raise OSError(
+                error.errno,
+                f"{error.strerror} for the run in {self.path}; free some space, and continue with "
+                "--resume",
+            ) from error
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self.path / name
@@ -149,6 +176,17 @@ def methods_in(evaluations: Sequence[Evaluation]) -> list[str]:
 def finite(value: float) -> float | None:
     """Return the number, or None if JSON cannot represent it."""
     return value if math.isfinite(value) else None
+
+
+def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Refuse to resume with other settings than a run began with."""
+    plain = json.loads(json.dumps(new))
+    for key in sorted(set(old) | set(plain)):
+        if old.get(key) != plain.get(key):
+            raise ValueError(
+                f"{key} must be what the run began with to resume it, {old.get(key)!r}, "
+                f"got {plain.get(key)!r}; leave it out, or choose another --out"
+            )
 
 
 # Locks of the operating system end with the process that holds them.

@@ -10,14 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropmuon.lab.analysis.metrics import (
-    finals,
-    interval,
-    normalized_curves,
-    speedups,
-    time_to_target,
-)
-from dropmuon.lab.analysis.series import SPLITS, UNITS
+from dropmuon.lab.analysis.metrics import finals, speedups, time_to_target
+from dropmuon.lab.analysis.series import SPLITS, UNITS, interval, normalized_curves
 from dropmuon.lab.run import Evaluation
 
 TARGETS = [60.0, 80.0, 90.0]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dropmuon.lab.analysis import results
+from dropmuon.lab import analysis
 from dropmuon.lab.run import RunDirectory
 from tests.lab.synthetic_runs import METHODS, speedup, write_run
 
@@ -19,7 +19,7 @@ def run(tmp_path_factory) -> RunDirectory:
 
 
 def test_a_summary_has_every_method_target_split_and_unit(run):
-    summary = results.summarize(run)
+    summary = analysis.summarize(run)
     assert summary.methods == METHODS
     assert summary.baseline == "muon"
     assert (summary.planned, summary.unfinished) == (15, ())
@@ -31,10 +31,10 @@ def test_a_summary_has_every_method_target_split_and_unit(run):
 
 
 def test_the_verdict_names_the_best_challenger_at_the_highest_target(run):
-    summary = results.summarize(run)
-    found = results.headline(summary)
+    summary = analysis.summarize(run)
+    found = analysis.headline(summary)
     assert (found.method, found.target) == ("drop-muon:epoch-shift", 95.0)
-    assert results.verdict(summary).startswith(
+    assert analysis.verdict(summary).startswith(
         "drop-muon:epoch-shift reached 95 % train accuracy 1."
     )
 
@@ -42,16 +42,16 @@ def test_the_verdict_names_the_best_challenger_at_the_highest_target(run):
 def test_the_verdict_prefers_a_target_that_all_seeds_reached(run):
     lower = replace(speedup(1.2), target=80.0)
     higher = speedup(1.5, reached=1)
-    summary = replace(results.summarize(run), speedups=(lower, higher))
-    assert results.headline(summary) == lower
-    assert results.headline(replace(summary, speedups=(higher,))) == higher
+    summary = replace(analysis.summarize(run), speedups=(lower, higher))
+    assert analysis.headline(summary) == lower
+    assert analysis.headline(replace(summary, speedups=(higher,))) == higher
 
 
 def test_files_hold_the_same_numbers(run):
-    summary = results.summarize(run)
-    results.write(run, summary)
+    summary = analysis.summarize(run)
+    analysis.write_results(run, summary)
     content = json.loads((run.path / "results.json").read_text())
-    assert content["verdict"] == results.verdict(summary)
+    assert content["verdict"] == analysis.verdict(summary)
     assert content["baseline"] == "muon"
     assert len(content["curves"][0]["mean"]) == 101
     rows = list(csv.DictReader((run.path / "results.csv").read_text().splitlines()))
@@ -72,7 +72,7 @@ def test_an_interrupted_run_is_compared_where_it_can_be(tmp_path):
     run = write_run(tmp_path / "cut", stop={**stop, ("adamw", 0): 1})
     with (run.path / "evaluations.jsonl").open("a") as file:
         file.write('{"method": "muon", "se')
-    summary = results.summarize(run)
+    summary = analysis.summarize(run)
     assert set(summary.unfinished) == {*stop, ("adamw", 0)}
     found = summary.speedup("drop-muon:uniform", 90.0)
     assert (found.seeds, len(found.ratios), found.low) == (1, 1, None)
@@ -81,11 +81,11 @@ def test_an_interrupted_run_is_compared_where_it_can_be(tmp_path):
 
 def test_a_run_without_evaluations_says_so(tmp_path):
     run = write_run(tmp_path / "empty", stop={(m, s): 0 for m in METHODS for s in range(3)})
-    summary = results.summarize(run)
-    assert results.verdict(summary) == "Nothing was evaluated yet."
-    results.write(run, summary)
+    summary = analysis.summarize(run)
+    assert analysis.verdict(summary) == "Nothing was evaluated yet."
+    analysis.write_results(run, summary)
 
 
 def test_a_baseline_alone_has_nothing_to_be_compared_with(tmp_path):
-    summary = results.summarize(write_run(tmp_path / "alone", methods=("muon",)))
-    assert "ran alone" in results.verdict(summary)
+    summary = analysis.summarize(write_run(tmp_path / "alone", methods=("muon",)))
+    assert "ran alone" in analysis.verdict(summary)

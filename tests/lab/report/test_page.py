@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dropmuon.lab.analysis import results
+from dropmuon.lab import analysis
 from dropmuon.lab.config import Config, read_settings
 from dropmuon.lab.report import write_report
 from dropmuon.lab.run import RunDirectory
@@ -49,7 +49,7 @@ def test_elements_are_balanced_and_nothing_is_fetched(folder, name):
 
 def test_the_verdict_comes_first_and_charts_need_no_script(folder):
     text = page(folder, "whole/report.html")
-    verdict = results.verdict(results.summarize(RunDirectory(folder / "whole")))
+    verdict = analysis.verdict(analysis.summarize(RunDirectory(folder / "whole")))
     plain = re.sub(r"</?em>", "", text).replace("\N{NO-BREAK SPACE}", " ")
     assert verdict in plain
     assert plain.index(verdict) < plain.index("<svg")
@@ -103,7 +103,7 @@ def test_shares_are_those_of_the_means_beside_them(tmp_path):
     run.rewrite(
         replace(e, seconds=e.seconds * busy.get((e.method, e.seed), 1.0)) for e in run.evaluations()
     )
-    muon, adamw = results.summarize(run).finals
+    muon, adamw = analysis.summarize(run).finals
     assert adamw.step_seconds_share == adamw.seconds_per_step / muon.seconds_per_step
     assert adamw.seconds_share == adamw.seconds / muon.seconds
     write_report([run], tmp_path / "report.html")

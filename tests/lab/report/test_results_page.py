@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dropmuon.lab.analysis import results
+from dropmuon.lab import analysis
+from dropmuon.lab.analysis.equal_budget import tasks
 from dropmuon.lab.analysis.metrics import Final, Speedup
 from dropmuon.lab.analysis.series import Split, Unit
-from dropmuon.lab.report.equal_budget import tasks
 from dropmuon.lab.run import RunDirectory
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -65,7 +65,7 @@ def ended(final: Final | None) -> list[str]:
     ],
 )
 def test_a_comparison_s_table_follows_from_its_run(heading: str, name: str):
-    summary = results.summarize(RunDirectory(DOCS / "results" / name))
+    summary = analysis.summarize(RunDirectory(DOCS / "results" / name))
     header, rows = table(heading)
     targets = [float(cell.removesuffix(" %")) for cell in header[:-2]]
     for label, cells in rows.items():
@@ -81,7 +81,7 @@ def test_the_table_of_tuned_methods_follows_from_its_runs():
     header, rows = table("Tuned learning rates, more baselines, random subsets")
     targets = [float(re.search(r"(\d+) %", cell)[1]) for cell in header[1:]]
     (task,) = tasks(runs)
-    summaries = [results.summarize(run) for run in runs]
+    summaries = [analysis.summarize(run) for run in runs]
     assert {each.method for each in task.methods} == {
         FULL if label == "full" else label for label in rows
     }
@@ -93,7 +93,7 @@ def test_the_table_of_tuned_methods_follows_from_its_runs():
             assert cell.replace("*", "") == least_operations(tuned.method, target, summaries)
 
 
-def least_operations(method: str, target: float, summaries: list[results.Results]) -> str:
+def least_operations(method: str, target: float, summaries: list[analysis.Results]) -> str:
     """Return the least mean operations of a learning rate that reached the target on all seeds."""
     means = []
     for summary in summaries:

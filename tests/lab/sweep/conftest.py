@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dropmuon.lab.sweep.leases import LOCK_VARIABLE
+from dropmuon.lab.sweep.shared import LOCK_VARIABLE
 
 
 @pytest.fixture(autouse=True)

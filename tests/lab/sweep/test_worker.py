@@ -10,7 +10,7 @@ import yaml
 
 from dropmuon.lab.run import RunDirectory
 from dropmuon.lab.sweep import run_sweep, sweep
-from dropmuon.lab.sweep.leases import Machine
+from dropmuon.lab.sweep.shared import Machine
 from dropmuon.lab.watch import Watcher
 from tests.lab.small_sweeps import BASE, spec_of
 

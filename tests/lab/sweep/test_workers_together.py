@@ -18,9 +18,8 @@ import pytest
 from dropmuon.lab.run import RunDirectory
 from dropmuon.lab.sweep import SweepSpec, sweep
 from dropmuon.lab.sweep import worker as worker_module
-from dropmuon.lab.sweep.leases import LOCK_VARIABLE, Heartbeat
-from dropmuon.lab.sweep.queue import Queue
-from dropmuon.lab.sweep.study import open_study
+from dropmuon.lab.sweep.queue import Heartbeat, Queue
+from dropmuon.lab.sweep.shared import LOCK_VARIABLE, open_study
 from dropmuon.lab.watch import Watcher
 from tests.lab.small_sweeps import spec_of
 

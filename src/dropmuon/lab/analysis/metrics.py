@@ -1,9 +1,8 @@
 """The paper's "Evaluation Metrics", on lists of evaluations.
 
 Targets are in percent, accuracies in [0, 1]. A ratio is the time of the baseline over the time of
-the method on the same seed: above 1 the method is sooner. Seeds are compared where both have what
-is needed; missed targets are counted, never dropped. Intervals are percentile bootstraps of means
-over seeds, with the same resamples in every call.
+the method on the same seed: above 1 the method is faster. Seeds are compared where both have what
+is needed; missed targets are counted, never dropped.
 """
 
 from __future__ import annotations
@@ -12,41 +11,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from dropmuon.lab.analysis.series import (
     Split,
     Unit,
     accuracy,
-    as_far,
     clock,
     finished,
     in_order,
+    interval,
     trials,
 )
 from dropmuon.lab.run import Evaluation
 
-__all__ = [
-    "Curve",
-    "Final",
-    "Speedup",
-    "Spread",
-    "finals",
-    "interval",
-    "normalized_curves",
-    "speedups",
-    "time_to_target",
-]
-
-FloatArray = npt.NDArray[np.float64]
-
-_RESAMPLES = 2000
-_CONFIDENCE = 0.95
+__all__ = ["Final", "Speedup", "Spread", "finals", "speedups", "time_to_target"]
 
 
 @dataclass(frozen=True)
 class Speedup:
-    """How many times sooner than the baseline a method reached a target.
+    """How many times as fast as the baseline a method reached a target.
 
     Attributes:
         ratio: mean over the seeds where both reached it; None where there are none.
@@ -109,26 +92,6 @@ class Final:
     step_operations_share: float | None = None
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Accuracy over normalised time (the baseline ends at 1): mean over seeds, bootstrap band.
-
-    Attributes:
-        end: where the method itself ends, mean over seeds. Before 1 the rest of the curve is
-            flat; beyond 1 it is cut.
-    """
-
-    method: str
-    split: Split
-    unit: Unit
-    seeds: int
-    end: float
-    time: tuple[float, ...]
-    mean: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-
 def time_to_target(
     evaluations: Iterable[Evaluation],
     target: float,
@@ -167,41 +130,6 @@ def finals(evaluations: Iterable[Evaluation], baseline: str) -> list[Final]:
     found = [_final(method, of_seed) for method, of_seed in trials(evaluations).items()]
     base = next((each for each in found if each.method == baseline), None)
     return found if base is None else [_beside(each, base) for each in found]
-
-
-def normalized_curves(
-    evaluations: Iterable[Evaluation],
-    baseline: str,
-    split: Split = "train",
-    unit: Unit = "seconds",
-    grid: int = 101,
-) -> list[Curve]:
-    """Average the curves of every method, each seed's time divided by the baseline's on that seed.
-
-    This is the paper's normalised curve averaging. A trial takes part where it and the baseline on
-    its seed went as far as the baseline ever did.
-    """
-    if grid < 2:
-        raise ValueError(f"grid must be at least 2 points, got {grid}")
-    by_method = trials(evaluations)
-    whole = finished(by_method.get(baseline, {}))
-    ends = {seed: clock(trial[-1], unit) for seed, trial in whole.items()}
-    ends = {seed: end for seed, end in ends.items() if end > 0}
-    far = max((trial[-1].epoch for trial in whole.values()), default=0.0)
-    found = []
-    for method, of_seed in by_method.items():
-        taking_part = {s: t for s, t in of_seed.items() if s in ends and as_far(t[-1].epoch, far)}
-        if taking_part:
-            found.append(_curve(method, taking_part, ends, split, unit, grid))
-    return found
-
-
-def interval(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
-    """Return the bootstrap interval of the mean; (None, None) for fewer than two values."""
-    if len(values) < 2:
-        return None, None
-    low, high = _band(np.asarray(values, dtype=np.float64)[:, None])
-    return float(low[0]), float(high[0])
 
 
 def _speedup(
@@ -285,35 +213,3 @@ def _mean(values: Iterable[float]) -> float | None:
 
 def _spread(values: Sequence[float]) -> Spread:
     return Spread(float(np.mean(values)), min(values), max(values))
-
-
-def _curve(
-    method: str,
-    of_seed: Mapping[int, list[Evaluation]],
-    ends: Mapping[int, float],
-    split: Split,
-    unit: Unit,
-    grid: int,
-) -> Curve:
-    time = np.linspace(0.0, 1.0, grid)
-    rows = np.array(
-        [
-            np.interp(
-                time, [clock(e, unit) / ends[s] for e in trial], [accuracy(e, split) for e in trial]
-            )
-            for s, trial in of_seed.items()
-        ]
-    )
-    low, high = _band(rows)
-    end = np.mean([clock(trial[-1], unit) / ends[s] for s, trial in of_seed.items()])
-    lines = [tuple(map(float, line)) for line in (time, rows.mean(axis=0), low, high)]
-    return Curve(method, split, unit, len(rows), float(end), *lines)
-
-
-def _band(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the interval of the mean over the first axis, column by column."""
-    n = len(rows)
-    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
-    tail = (1 - _CONFIDENCE) / 2
-    low, high = np.quantile(counts @ rows / n, [tail, 1 - tail], axis=0)
-    return low, high

@@ -1,10 +1,17 @@
-"""Evaluations sorted into trials, with their two accuracies and two clocks."""
+"""Evaluations as series: two accuracies over two clocks, per trial and averaged over seeds.
+
+Intervals are percentile bootstraps of means over seeds, with the same resamples in every call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from dropmuon.checks import unknown_name
 from dropmuon.lab.run import Evaluation, methods_in
@@ -13,6 +20,7 @@ __all__ = [
     "SPLITS",
     "UNITS",
     "Axis",
+    "Curve",
     "Split",
     "Unit",
     "accuracy",
@@ -22,7 +30,9 @@ __all__ = [
     "clock",
     "finished",
     "in_order",
+    "interval",
     "mean_line",
+    "normalized_curves",
     "trials",
 ]
 
@@ -32,6 +42,31 @@ Axis = Literal["epoch", "seconds", "operations"]
 
 SPLITS: tuple[Split, ...] = ("train", "test")
 UNITS: tuple[Unit, ...] = ("seconds", "operations")
+
+FloatArray = npt.NDArray[np.float64]
+
+_RESAMPLES = 2000
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy over normalised time (the baseline ends at 1): mean over seeds, bootstrap band.
+
+    Attributes:
+        end: where the method itself ends, mean over seeds. Before 1 the rest of the curve is
+            flat; beyond 1 it is cut.
+    """
+
+    method: str
+    split: Split
+    unit: Unit
+    seeds: int
+    end: float
+    time: tuple[float, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
 
 
 def trials(evaluations: Iterable[Evaluation]) -> dict[str, dict[int, list[Evaluation]]]:
@@ -118,3 +153,70 @@ def activity(of_seed: Mapping[int, list[Evaluation]]) -> tuple[list[float], list
     columns = [[count / steps[place] for count in moved[place]] for place in places]
     edges = [places[0][0], *(end for _, end in places)]
     return edges, [list(row) for row in zip(*columns, strict=True)]
+
+
+def normalized_curves(
+    evaluations: Iterable[Evaluation],
+    baseline: str,
+    split: Split = "train",
+    unit: Unit = "seconds",
+    grid: int = 101,
+) -> list[Curve]:
+    """Average the curves of every method, each seed's time divided by the baseline's on that seed.
+
+    This is the paper's normalised curve averaging. A trial takes part where it and the baseline on
+    its seed went as far as the baseline ever did.
+    """
+    if grid < 2:
+        raise ValueError(f"grid must be at least 2 points, got {grid}")
+    by_method = trials(evaluations)
+    whole = finished(by_method.get(baseline, {}))
+    ends = {seed: clock(trial[-1], unit) for seed, trial in whole.items()}
+    ends = {seed: end for seed, end in ends.items() if end > 0}
+    far = max((trial[-1].epoch for trial in whole.values()), default=0.0)
+    found = []
+    for method, of_seed in by_method.items():
+        taking_part = {s: t for s, t in of_seed.items() if s in ends and as_far(t[-1].epoch, far)}
+        if taking_part:
+            found.append(_curve(method, taking_part, ends, split, unit, grid))
+    return found
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
+    """Return the bootstrap interval of the mean; (None, None) for fewer than two values."""
+    if len(values) < 2:
+        return None, None
+    low, high = _band(np.asarray(values, dtype=np.float64)[:, None])
+    return float(low[0]), float(high[0])
+
+
+def _curve(
+    method: str,
+    of_seed: Mapping[int, list[Evaluation]],
+    ends: Mapping[int, float],
+    split: Split,
+    unit: Unit,
+    grid: int,
+) -> Curve:
+    time = np.linspace(0.0, 1.0, grid)
+    rows = np.array(
+        [
+            np.interp(
+                time, [clock(e, unit) / ends[s] for e in trial], [accuracy(e, split) for e in trial]
+            )
+            for s, trial in of_seed.items()
+        ]
+    )
+    low, high = _band(rows)
+    end = np.mean([clock(trial[-1], unit) / ends[s] for s, trial in of_seed.items()])
+    lines = [tuple(map(float, line)) for line in (time, rows.mean(axis=0), low, high)]
+    return Curve(method, split, unit, len(rows), float(end), *lines)
+
+
+def _band(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the interval of the mean over the first axis, column by column."""
+    n = len(rows)
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
+    tail = (1 - _CONFIDENCE) / 2
+    low, high = np.quantile(counts @ rows / n, [tail, 1 - tail], axis=0)
+    return low, high

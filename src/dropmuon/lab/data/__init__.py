@@ -1,10 +1,26 @@
 """Real data: fetched once, verified whenever it is loaded, kept on the device as one tensor."""
 
-from dropmuon.lab.data.cache import Check, Status, cache_directory, status, verify
-from dropmuon.lab.data.catalogue import NAMES
-from dropmuon.lab.data.fetch import Fetched, fetch
-from dropmuon.lab.data.load import load
-from dropmuon.lab.data.tensors import Data, Examples, augment
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from dropmuon.checks import whole_number
+from dropmuon.lab.data.cache import (
+    Check,
+    Fetched,
+    Status,
+    cache_directory,
+    contents,
+    fetch,
+    is_missing,
+    status,
+    verify,
+)
+from dropmuon.lab.data.cache import fetch as fetch_files
+from dropmuon.lab.data.catalogue import NAMES, find
+from dropmuon.lab.data.tensors import Data, Examples, Pictures, augment, from_pictures, from_text
 
 __all__ = [
     "NAMES",
@@ -20,3 +36,49 @@ __all__ = [
     "status",
     "verify",
 ]
+
+
+def load(
+    name: str,
+    *,
+    cache: Path | str | None = None,
+    device: torch.device | str = "cpu",
+    context: int = 64,
+    fetch: bool = True,
+    show_progress: bool = False,
+) -> Data:
+    """Load a data set onto a device; each of its files must have the right checksum.
+
+    Args:
+        name: one of `NAMES`.
+        cache: directory of fetched files; by default `$DROPMUON_DATA`, or else the platform's
+            cache directory.
+        device: where the tensors live.
+        context: bytes per example, for text.
+        fetch: whether to fetch missing files; if not, they are an error.
+        show_progress: whether to show progress bars while fetching.
+    """
+    chosen = find(name)
+    place = _usable(device)
+    folder = cache_directory(cache)
+    whole_number("context", context)
+    if is_missing(chosen, folder):
+        if not fetch:
+            raise FileNotFoundError(
+                f"{name} is not in the cache directory {folder}; run: dropmuon data fetch {name}"
+            )
+        fetch_files(name, folder, show_progress)
+    content = chosen.read(contents(chosen, folder))
+    if isinstance(content, Pictures):
+        return from_pictures(name, content, place)
+    return from_text(name, content, context, place)
+
+
+def _usable(device: torch.device | str) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"device must be one that torch can use here, got {str(device)!r}: {reason}"
+        ) from error

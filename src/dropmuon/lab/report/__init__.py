@@ -7,20 +7,20 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
-from dropmuon.lab.analysis import results
+from dropmuon.lab import analysis
 from dropmuon.lab.analysis.series import SPLITS
 from dropmuon.lab.report.figures import write_figures
 from dropmuon.lab.report.page import write_report
-from dropmuon.lab.report.terminal import costs_table, targets_table
 from dropmuon.lab.run import RunDirectory
+from dropmuon.lab.terminal import costs_table, targets_table
 
 __all__ = ["conclude", "write_report"]
 
 
 def conclude(run: RunDirectory, *, terminal: bool) -> None:
     """Write the results, figures and report of a run; print tables to a terminal, else CSV."""
-    summary = results.summarize(run)
-    results.write(run, summary)
+    summary = analysis.summarize(run)
+    analysis.write_results(run, summary)
     write_figures(run, summary)
     report = run.path / "report.html"
     write_report([run], report)
@@ -33,5 +33,5 @@ def conclude(run: RunDirectory, *, terminal: bool) -> None:
         console.print()
         console.print(targets_table(summary, split))
     console.print()
-    console.print(Text(results.verdict(summary)))
+    console.print(Text(analysis.verdict(summary)))
     console.print(Text(str(report), style="dim"), soft_wrap=True)

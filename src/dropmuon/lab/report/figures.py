@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from dropmuon.files import write_bytes
-from dropmuon.lab.analysis import formatting
-from dropmuon.lab.analysis.metrics import Curve, Speedup
-from dropmuon.lab.analysis.results import Results
+from dropmuon.lab.analysis import Results, wording
+from dropmuon.lab.analysis.metrics import Speedup
 from dropmuon.lab.analysis.series import (
     SPLITS,
     UNITS,
     Axis,
+    Curve,
     Split,
     Unit,
     accuracy,
@@ -30,7 +30,7 @@ from dropmuon.lab.analysis.series import (
     mean_line,
     trials,
 )
-from dropmuon.lab.report.palette import INK, STYLE, Palette, depths
+from dropmuon.lab.report.palette import INK, Palette, depths
 from dropmuon.lab.run import Evaluation, RunDirectory
 
 __all__ = ["write_figures"]
@@ -47,12 +47,40 @@ _FILE_DATES = {"png": {}, "svg": {"Date": None}}
 """Without a date, the same run gives the same bytes."""
 
 
+_STYLE: Any = {
+    "figure.dpi": 100,
+    "savefig.dpi": 160,
+    "savefig.facecolor": "white",
+    "font.family": "sans-serif",
+    "text.parse_math": False,
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.titlecolor": INK,
+    "axes.edgecolor": "#c4c9d2",
+    "axes.labelcolor": "#4a5160",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e7e9ee",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#4a5160",
+    "ytick.color": "#4a5160",
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "svg.hashsalt": "dropmuon",
+}
+
+
 def write_figures(run: RunDirectory, results: Results) -> list[Path]:
     """Draw every figure that the run has data for; return the files written."""
     folder = run.path / "figures"
     folder.mkdir(exist_ok=True)
     written = []
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(_STYLE):
         for name, figure in _figures(run, results):
             for kind, metadata in _FILE_DATES.items():
                 file = io.BytesIO()
@@ -97,7 +125,7 @@ def _accuracy(
         panel.set_xlabel(label)
         panel.set_xlim(left=0)
         if axis == "operations":
-            panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: formatting.operations(x)))
+            panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: wording.operations(x)))
             panel.locator_params(axis="x", nbins=4)
     panels[0].set_title(f"{split.capitalize()} accuracy")
     panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -133,7 +161,7 @@ def _normalized(curves: Sequence[Curve], palette: Palette) -> Figure:
 
 
 def _speedups(results: Results, palette: Palette, split: Split, unit: Unit) -> Figure:
-    """Draw the baseline's time over each method's, with intervals; above 1 the method is sooner.
+    """Draw the baseline's time over each method's, with intervals; above 1 the method is faster.
 
     Under a ratio, 2/3 says that two of three seeds reached the target.
     """
@@ -149,10 +177,10 @@ def _speedups(results: Results, palette: Palette, split: Split, unit: Unit) -> F
                 x = group + (place - (len(others) - 1) / 2) * width
                 _bar(panel, x, 0.88 * width, found, palette.color(method))
     panel.axhline(1.0, color=INK, lw=1.2)
-    panel.set_xticks(range(len(results.targets)), [formatting.goal(t) for t in results.targets])
+    panel.set_xticks(range(len(results.targets)), [wording.goal(t) for t in results.targets])
     panel.set_xlabel(f"{split} accuracy to reach")
     panel.set_ylabel(f"{unit} of {results.baseline} / {unit} of method")
-    panel.set_title(f"Speed-up to target: above the line is sooner than {results.baseline}")
+    panel.set_title(f"Speed-up to target: above the line is faster than {results.baseline}")
     panel.grid(visible=False, axis="x")
     panel.set_ylim(0, max(1.1, 1.06 * panel.get_ylim()[1]))
     if others:
@@ -232,7 +260,7 @@ def _lines(
 
 def _bar(panel: Axes, x: float, width: float, found: Speedup, color: str) -> None:
     if found.ratio is None:
-        note = formatting.missed(found) or formatting.cell(found, baseline=False)
+        note = wording.missed(found) or wording.cell(found, baseline=False)
         if not found.reached:
             panel.plot([x], [0.04], marker="x", color=color, ms=6, mew=1.8)
         panel.text(x, 0.1, note, ha="center", va="bottom", rotation=90, fontsize=8, color=color)

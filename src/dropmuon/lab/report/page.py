@@ -12,14 +12,13 @@ import jinja2
 from markupsafe import Markup, escape
 
 from dropmuon.files import write_text
-from dropmuon.lab.analysis import formatting
+from dropmuon.lab.analysis import Results, headline, summarize, verdict, wording
+from dropmuon.lab.analysis.equal_budget import distinct, tasks
 from dropmuon.lab.analysis.metrics import Final, Speedup
-from dropmuon.lab.analysis.results import Results, headline, summarize, verdict
 from dropmuon.lab.analysis.series import SPLITS, UNITS, Split, Unit
-from dropmuon.lab.report.equal_budget import distinct, tasks
+from dropmuon.lab.analysis.wording import headings, overall, task_title, winner
 from dropmuon.lab.report.palette import DASHES, PAPER_COLORS, SCREEN_COLORS, Palette
 from dropmuon.lab.report.run_charts import RunCharts
-from dropmuon.lab.report.sentences import headings, overall, task_title, winner
 from dropmuon.lab.run import RunDirectory
 
 __all__ = ["write_report"]
@@ -61,7 +60,7 @@ def write_report(runs: Sequence[RunDirectory], path: Path) -> None:
         colors=list(zip(PAPER_COLORS, SCREEN_COLORS, DASHES, strict=True)),
         splits=SPLITS,
         units=UNITS,
-        word=formatting,
+        word=wording,
     )
     write_text(path, page)
 
@@ -122,7 +121,7 @@ class Section:
     @property
     def standing(self) -> str:
         """Whether the verdict is a win, a draw, a loss or a miss."""
-        return formatting.standing(self.headline) if self.headline else "same"
+        return wording.standing(self.headline) if self.headline else "same"
 
     @property
     def second(self) -> str:
@@ -130,7 +129,7 @@ class Section:
         found, own, base = self.headline, self.final, self.baseline_final
         if found is None or own is None or base is None:
             return ""
-        return f"{formatting.comparison(own, base)} {self._tally(found)}".strip()
+        return f"{wording.comparison(own, base)} {self._tally(found)}".strip()
 
     @property
     def cautions(self) -> list[str]:
@@ -151,8 +150,8 @@ class Section:
         row: list[tuple[list[str], str]] = []
         for target in self.results.targets:
             found = self.results.speedup(method, target, split, unit)
-            good = "" if base or found is None else formatting.standing(found)
-            shown = formatting.cell(found, baseline=base, separator="\n")
+            good = "" if base or found is None else wording.standing(found)
+            shown = wording.cell(found, baseline=base, separator="\n")
             row.append((shown.split("\n"), good))
         return row
 
@@ -165,13 +164,13 @@ class Section:
             and each.method not in {found.method, self.results.baseline}
         ]
         labels = {
-            "sooner": "sooner",
+            "sooner": "faster",
             "same": "about as fast",
-            "later": "later",
+            "later": "slower",
             "missed": "missed it",
         }
         methods = {
-            standing: [each.method for each in others if formatting.standing(each) == standing]
+            standing: [each.method for each in others if wording.standing(each) == standing]
             for standing in labels
         }
         parts = [f"{', '.join(names)} {labels[key]}" for key, names in methods.items() if names]
@@ -214,7 +213,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": formatting.value, "stressed": _stressed, "unbroken": _unbroken}
+    environment.filters |= {"shown": wording.value, "stressed": _stressed, "unbroken": _unbroken}
     environment.globals["raw"] = lambda name: Markup(loader.get_source(environment, name)[0])
     return environment.get_template("report.html.j2")
 

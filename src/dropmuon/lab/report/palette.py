@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DASHES", "INK", "PAPER_COLORS", "SCREEN_COLORS", "STYLE", "Palette", "depths"]
+__all__ = ["DASHES", "INK", "PAPER_COLORS", "SCREEN_COLORS", "Palette", "depths"]
 
 PAPER_COLORS = (
     "#4a5160",  # the baseline
@@ -41,33 +41,6 @@ _DEPTHS = ("#0b3c5d", "#1f6f8b", "#3fa796", "#9ccf8a", "#f2e394")
 """First layer to last, dark to light: an order that greyscale keeps."""
 
 INK = "#22262e"
-
-STYLE: Any = {
-    "figure.dpi": 100,
-    "savefig.dpi": 160,
-    "savefig.facecolor": "white",
-    "font.family": "sans-serif",
-    "text.parse_math": False,
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.titlecolor": INK,
-    "axes.edgecolor": "#c4c9d2",
-    "axes.labelcolor": "#4a5160",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e7e9ee",
-    "grid.linewidth": 0.8,
-    "xtick.color": "#4a5160",
-    "ytick.color": "#4a5160",
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "legend.frameon": False,
-    "svg.hashsalt": "dropmuon",
-}
 
 
 @dataclass(frozen=True)

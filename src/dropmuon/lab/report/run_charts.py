@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dropmuon.lab.analysis.results import Results
+from dropmuon.lab.analysis import Results
 from dropmuon.lab.analysis.series import (
     SPLITS,
     UNITS,

@@ -8,23 +8,24 @@ happens to a cell next follows from its trials alone, and any worker can do it.
 
 from __future__ import annotations
 
-import json
 import socket
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, Literal
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import BaseDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from dropmuon.lab.sweep.axes import Range
-from dropmuon.lab.sweep.leases import LeaseLostError
+from dropmuon.lab.sweep.search import Range, distribution, plain
 from dropmuon.lab.sweep.spec import Cell, SweepSpec
 
-__all__ = ["CellHistory", "Claim", "Queue"]
+__all__ = ["CellHistory", "Claim", "Heartbeat", "LeaseLostError", "Queue"]
 
 End = Literal["error", "impossible", "interrupted", "duplicate"]
 """Why an attempt has failed; an attempt without a reason was lost with its worker."""
@@ -75,6 +76,62 @@ class Claim:
             self.trial.set_user_attr("beat", count)
         except UpdateFinishedTrialError as error:
             raise LeaseLostError from error
+
+
+class LeaseLostError(Exception):
+    """The worker counts as dead, and another one may have taken its cell."""
+
+
+class Heartbeat:
+    """A thread that regularly reports that a worker is alive.
+
+    Args:
+        beat: is called with 1, 2, 3, ...; raises LeaseLostError once the cell is another worker's.
+        grace: seconds without a beat after which other workers may take the cell.
+    """
+
+    def __init__(self, beat: Callable[[int], None], grace: float) -> None:
+        self._beat, self._grace = beat, grace
+        self._count, self._last, self._is_lost = 0, time.time(), False
+        self._one_at_a_time, self._stop = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._once()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def check(self) -> None:
+        """Raise LeaseLostError if another worker has taken the cell or, after grace, may have."""
+        if not self._is_lost and time.time() - self._last > self._grace / 2:
+            with suppress(Exception):
+                self._once()
+        if self._is_lost or time.time() - self._last > self._grace:
+            raise LeaseLostError
+
+    def _repeat(self) -> None:
+        while not self._is_lost and not self._stop.wait(self._grace / 4):
+            with suppress(Exception):  # the storage may be back for the next beat
+                self._once()
+
+    def _once(self) -> None:
+        with self._one_at_a_time:
+            self._count += 1
+            try:
+                self._beat(self._count)
+            except LeaseLostError:
+                self._is_lost = True
+            else:
+                self._last = time.time()
 
 
 @dataclass
@@ -178,8 +235,8 @@ class Queue:
             params, distributions = before.params, before.distributions
         elif self.cells is not None:
             values = self.cells[history.index].values
-            params = {axis: _plain(value) for axis, value in values.items()}
-            distributions = {axis: _distribution(self.spec, axis) for axis in values}
+            params = {axis: plain(value) for axis, value in values.items()}
+            distributions = {axis: distribution(self.spec.grid[axis]) for axis in values}
         return create_trial(
             state=TrialState.WAITING,
             params=params,
@@ -198,8 +255,8 @@ class Queue:
     def _suggested(self, trial: optuna.Trial, axis: str) -> Any:
         choices = self.spec.grid[axis]
         if not isinstance(choices, Range):
-            chosen = trial.suggest_categorical(axis, [_plain(value) for value in choices])
-            return next(value for value in choices if _plain(value) == chosen)
+            chosen = trial.suggest_categorical(axis, [plain(value) for value in choices])
+            return next(value for value in choices if plain(value) == chosen)
         found = choices.distribution
         if isinstance(found, optuna.distributions.IntDistribution):
             return trial.suggest_int(axis, found.low, found.high, step=found.step, log=found.log)
@@ -231,17 +288,3 @@ def _tell(study: optuna.Study, number: int, value: float | None = None) -> bool:
     except (UpdateFinishedTrialError, ValueError):  # someone else has ended it
         return False
     return True
-
-
-def _distribution(spec: SweepSpec, axis: str) -> BaseDistribution:
-    choices = spec.grid[axis]
-    if isinstance(choices, Range):
-        return choices.distribution
-    return CategoricalDistribution([_plain(value) for value in choices])
-
-
-def _plain(value: Any) -> bool | int | float | str | None:
-    """Return a value as Optuna can keep it: lists and mappings as JSON."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return json.dumps(value)

@@ -14,8 +14,7 @@ from typing import Any
 
 from dropmuon.checks import unknown_name, whole_number
 from dropmuon.lab.config import Config, read_settings
-from dropmuon.lab.sweep.axes import Axis, Range, check_name, option, read_axis
-from dropmuon.lab.sweep.objective import Objective
+from dropmuon.lab.sweep.search import Axis, Objective, Range, check_name, option, read_axis
 
 __all__ = ["Cell", "SweepSpec", "read_spec"]
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from optuna.trial import FrozenTrial
 
-from dropmuon.lab.sweep.objective import Objective
 from dropmuon.lab.sweep.queue import CellHistory
+from dropmuon.lab.sweep.search import Objective
 from dropmuon.lab.sweep.spec import Cell
 from dropmuon.text import aligned
 

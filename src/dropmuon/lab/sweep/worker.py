@@ -22,15 +22,13 @@ import torch
 from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import SQLAlchemyError
 
-from dropmuon.lab import data
-from dropmuon.lab.analysis import results
+from dropmuon.lab import analysis, data
 from dropmuon.lab.analysis.metrics import finals
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import RunDirectory
-from dropmuon.lab.sweep.leases import Heartbeat, LeaseLostError, Machine
-from dropmuon.lab.sweep.queue import Claim, Queue
+from dropmuon.lab.sweep.queue import Claim, Heartbeat, LeaseLostError, Queue
+from dropmuon.lab.sweep.shared import Machine, open_study, prepare_directory
 from dropmuon.lab.sweep.spec import Cell, SweepSpec, read_spec
-from dropmuon.lab.sweep.study import open_study, prepare_directory
 from dropmuon.lab.sweep.summary import SweepSummary, result_of
 from dropmuon.lab.train.compare import compare
 from dropmuon.lab.watch import Watcher, Watchers
@@ -285,7 +283,7 @@ def _ends(run: RunDirectory) -> dict[str, dict[str, float]]:
 
 
 def _write_results(run: RunDirectory) -> None:
-    results.write(run, results.summarize(run))
+    analysis.write_results(run, analysis.summarize(run))
 
 
 def _nothing(event: SweepEvent) -> None:

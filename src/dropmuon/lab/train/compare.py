@@ -6,9 +6,7 @@ affects all of them alike. Every evaluation is on disk as soon as it is made.
 
 from __future__ import annotations
 
-import errno
 import io
-import json
 import pickle
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,24 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from dropmuon.files import write_bytes
+from dropmuon.files import write_bytes, write_text
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
-from dropmuon.lab.methods import Method
+from dropmuon.lab.models import item_of
 from dropmuon.lab.run import RunDirectory
-from dropmuon.lab.train import descriptions
-from dropmuon.lab.train.meter import Counts, keep_freed_memory
-from dropmuon.lab.train.planned import planned_sampler
-from dropmuon.lab.train.trial import Trial, initial_model, steps_per_epoch
+from dropmuon.lab.train.meter import Counts, environment, keep_freed_memory
+from dropmuon.lab.train.trial import Trial, initial_model, shared_settings, total_steps
 from dropmuon.lab.watch import Watcher
+from dropmuon.planning import Plan, plan
 from dropmuon.samplers import Full, Sampler
 
 __all__ = ["compare"]
 
 _SLICES = 8
 """Turns that each method gets between two evaluations."""
+
+_PLANNING_BATCHES = 8
 
 
 def compare(
@@ -46,7 +46,7 @@ def compare(
     its last evaluation on disk. Arguments are checked before anything is written.
     """
     watcher, run = watcher or Watcher(), RunDirectory(out)
-    _check_place(run, config, resume)
+    run.check_usable(config.to_json(), resume=resume)
     watcher.prepare(f"loading {config.dataset}")
     shows = sys.stderr.isatty()
     found = data.load(
@@ -57,72 +57,23 @@ def compare(
             f"batch_size must be at most the {len(found.train)} training examples of "
             f"{config.dataset}, got {config.batch_size}; lower it"
         )
-    trials = _Trials(config, found, _unfinished_seeds(run, config, found))
+    _check_optimizers(config, found)
     out.mkdir(parents=True, exist_ok=True)
-    with run.lock() as is_alone, _threads(config.threads), _disk_space(out):
+    with run.lock() as is_alone, _threads(config.threads), run.writing():
         if not is_alone:
             raise ValueError(f"out {out} is in use by another process; wait for it, or end it")
-        _check_place(run, config, resume)
+        run.check_usable(config.to_json(), resume=resume)
         _begin(run, config)
-        _train(run, config, found, trials, watcher)
+        _train(run, config, found, watcher)
     return run
 
 
-class _Trials:
-    """A maker of the trials of each seed, one per method.
-
-    Those of the first seed are made at once, so that what an optimizer rejects is rejected before
-    anything is written. A planned method is only tried out then, since its sampler is not known.
-    """
-
-    def __init__(self, config: Config, found: data.Data, seeds: Sequence[int]) -> None:
-        self._config, self._data = config, found
-        self._methods = [config.method(name) for name in config.methods]
-        self._counts: dict[str, Counts] = {name: {} for name in config.methods}
-        self._ready: dict[tuple[int, str], Trial] = {}
-        for seed in seeds[:1]:
-            for trial in self.of(seed, Full()):
-                if not trial.method.needs_plan:
-                    self._ready[seed, trial.method.name] = trial
-
-    def of(self, seed: int, planned: Sampler | None) -> list[Trial]:
-        """Return the trials of a seed, in the order of the methods."""
-        initial = initial_model(self._config, self._data, seed)
-        made = []
-        for method in self._methods:
-            ready = self._ready.pop((seed, method.name), None)
-            made.append(ready or self._make(method, seed, initial, planned))
-        return made
-
-    def _make(
-        self, method: Method, seed: int, initial: nn.Sequential, planned: Sampler | None
-    ) -> Trial:
-        counts = self._counts[method.name]
-        return Trial(self._config, method, seed, self._data, initial, planned, counts)
-
-
-def _check_place(run: RunDirectory, config: Config, resume: bool) -> None:
-    """Reject a directory that this comparison may not write to."""
-    if resume:
-        _check_same(run.config, config.to_json())
-    elif run.path.exists() and not run.path.is_dir():
-        raise ValueError(f"out {run.path} is a file; choose a directory")
-    elif run.path.exists() and any(each.name != ".lock" for each in run.path.iterdir()):
-        raise ValueError(
-            f"out {run.path} exists and is not empty; add --resume to continue it, or choose "
-            "another directory"
-        )
-
-
-def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse to resume with other settings than a run began with."""
-    plain = json.loads(json.dumps(new))
-    for key in sorted(set(old) | set(plain)):
-        if old.get(key) != plain.get(key):
-            raise ValueError(
-                f"{key} must be what the run began with to resume it, {old.get(key)!r}, "
-                f"got {plain.get(key)!r}; leave it out, or choose another --out"
-            )
+def _check_optimizers(config: Config, found: data.Data) -> None:
+    """Raise what an optimizer rejects before anything is written; any sampler stands for a plan."""
+    seed = config.seeds[0]
+    model, shared = initial_model(config, found, seed), shared_settings(config, found, seed)
+    for name in config.methods:
+        config.method(name).optimizer(model, shared, Full())
 
 
 def _begin(run: RunDirectory, config: Config) -> None:
@@ -130,28 +81,61 @@ def _begin(run: RunDirectory, config: Config) -> None:
     kept = keep_freed_memory()
     run.checkpoints.mkdir(exist_ok=True)
     if not (run.path / "config.json").exists():
-        run.write("environment.json", descriptions.environment(config.device, memory_kept=kept))
+        run.write("environment.json", environment(config.device, memory_kept=kept))
         run.write("config.json", config.to_json())
 
 
-def _train(
-    run: RunDirectory, config: Config, found: data.Data, trials: _Trials, watcher: Watcher
-) -> None:
+def _train(run: RunDirectory, config: Config, found: data.Data, watcher: Watcher) -> None:
     """Train every seed to its end, from the current state of the run."""
-    planned = planned_sampler(config, found, run, watcher)
-    watcher.begin(config, config.epochs * steps_per_epoch(config, len(found.train)))
+    planned = _planned_sampler(config, found, run, watcher)
+    counts: dict[str, Counts] = {name: {} for name in config.methods}
+    watcher.begin(config, total_steps(config, found))
     try:
         for evaluation in run.evaluations():
             watcher.evaluated(evaluation)
         for seed in _unfinished_seeds(run, config, found):
-            _train_seed(run, config, trials.of(seed, planned), watcher)
+            initial = initial_model(config, found, seed)
+            trials = [
+                Trial(config, config.method(name), seed, found, initial, planned, counts[name])
+                for name in config.methods
+            ]
+            _train_seed(run, config, trials, watcher)
     finally:
         watcher.end()
 
 
+def _planned_sampler(
+    config: Config, found: data.Data, run: RunDirectory, watcher: Watcher
+) -> Sampler | None:
+    """Return the planner's sampler for this model and data, planned once per comparison.
+
+    None if no method needs one.
+    """
+    if not config.needs_plan:
+        return None
+    path = run.path / "plan.json"
+    if not path.exists():
+        watcher.prepare(f"planning for about {config.plan_budget:g} s")
+        size = min(config.batch_size, len(found.train) // _PLANNING_BATCHES)
+        places = torch.arange(size * _PLANNING_BATCHES, device=config.device).split(size)
+        made = plan(
+            initial_model(config, found, config.seeds[0]),
+            _loss,
+            [found.train.batch(each) for each in places],
+            budget=config.plan_budget,
+            lr=config.lr,
+            momentum=config.momentum,
+            policy=config.policy,
+            by=item_of,
+        )
+        made.save(path)
+        write_text(run.path / "plan.txt", f"{made}\n")
+    return Plan.load(path).sampler
+
+
 def _unfinished_seeds(run: RunDirectory, config: Config, found: data.Data) -> list[int]:
     """Return the seeds on which some method was not yet evaluated after its last step."""
-    last = config.epochs * steps_per_epoch(config, len(found.train))
+    last = total_steps(config, found)
     ended = {(each.method, each.seed) for each in run.evaluations() if each.step == last}
     return [seed for seed in config.seeds if not ended >= {(m, seed) for m in config.methods}]
 
@@ -161,7 +145,7 @@ def _train_seed(
 ) -> None:
     """Take all methods through one seed, from evaluation to evaluation."""
     if not (run.path / "methods.json").exists():
-        run.write("methods.json", descriptions.methods(trials))
+        run.write("methods.json", {trial.method.name: trial.description() for trial in trials})
     _restore(run, trials)
     for trial in trials:
         trial.warm_up()
@@ -235,18 +219,8 @@ def _loaded(path: Path) -> dict[str, Any]:
     return state
 
 
-@contextmanager
-def _disk_space(out: Path) -> Iterator[None]:
-    """Turn the error of a full disk into one that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            raise
-        raise OSError(
-            error.errno,
-            f"{error.strerror} for the run in {out}; free some space, and continue with --resume",
-        ) from error
+def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
 
 
 @contextmanager

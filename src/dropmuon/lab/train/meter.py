@@ -1,12 +1,22 @@
-"""The cost of training steps: operations counted on a copy, and memory kept for steady times."""
+"""The cost of training steps: operations counted on a copy, and times that can be judged.
+
+Times are steadier where freed memory is kept, and a reader must know where they were measured.
+"""
 
 from __future__ import annotations
 
 import copy
 import ctypes
+import os
+import platform
+import shlex
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,8 +26,9 @@ from dropmuon.lab.methods import Optimizer
 from dropmuon.optimizer import DropMuon
 from dropmuon.planning.timing import EXTRA_OPERATIONS
 from dropmuon.samplers import ActiveSet
+from dropmuon.version import __version__
 
-__all__ = ["Batch", "Counts", "Meter", "keep_freed_memory", "train_step"]
+__all__ = ["Batch", "Counts", "Meter", "environment", "keep_freed_memory", "train_step"]
 
 Batch = tuple[Tensor, Tensor]
 Counts = dict[tuple[ActiveSet, int], int]
@@ -107,3 +118,37 @@ def keep_freed_memory() -> bool:
     for name, value in options.items():
         set_option(name, value)
     return True
+
+
+def environment(device: str, *, memory_kept: bool = False) -> dict[str, Any]:
+    """Return what a reader needs to judge times: versions, processor, threads and load."""
+    return {
+        "dropmuon": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": _device_name(device),
+        "freed_memory": "kept" if memory_kept else "as the system does",
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["dropmuon", *sys.argv[1:]]),
+    }
+
+
+def _processor() -> str:
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        for line in listing.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _device_name(device: str) -> str:
+    if torch.device(device).type == "cuda" and torch.cuda.is_available():
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return device

@@ -20,22 +20,30 @@ from torch.nn import functional as F
 
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
-from dropmuon.lab.methods import Method, Shared
+from dropmuon.lab.methods import Method, Optimizer, Shared
 from dropmuon.lab.models import build
 from dropmuon.lab.run import Evaluation, finite
+from dropmuon.lab.torch_muon import TorchMuon
 from dropmuon.lab.train.meter import Batch, Counts, Meter, train_step
 from dropmuon.optimizer import DropMuon
 from dropmuon.samplers import ActiveSet, Sampler
 
-__all__ = ["Trial", "initial_model", "steps_per_epoch"]
+__all__ = ["Trial", "initial_model", "shared_settings", "total_steps"]
 
 _EVALUATION_BATCH, _EVALUATION_PREDICTIONS = 1000, 64_000
 _ORDER, _AUGMENTATION, _SUBSET = range(3)
+_PROGRESSES = [step / 20 for step in range(21)]
 
 
-def steps_per_epoch(config: Config, examples: int) -> int:
-    """Return how many batches hold every example once; the last one may be smaller."""
-    return -(-examples // config.batch_size)
+def total_steps(config: Config, found: data.Data) -> int:
+    """Return the steps of a trial, from its first epoch to its last."""
+    return config.epochs * _steps_per_epoch(config, found)
+
+
+def shared_settings(config: Config, found: data.Data, seed: int) -> Shared:
+    """Return what the methods of a comparison share on a seed."""
+    steps = total_steps(config, found)
+    return Shared(config.lr, config.momentum, config.policy, steps, seed)
 
 
 def initial_model(config: Config, found: data.Data, seed: int) -> nn.Sequential:
@@ -64,9 +72,9 @@ class Trial:
         self.method, self.seed = method, seed
         self.key = f"{config.methods.index(method.name)}-seed{seed}"
         self._config, self._data = config, found
-        self.epoch_steps = steps_per_epoch(config, len(found.train))
-        self.total_steps = config.epochs * self.epoch_steps
-        shared = Shared(config.lr, config.momentum, config.policy, self.total_steps, seed)
+        self.epoch_steps = _steps_per_epoch(config, found)
+        self.total_steps = total_steps(config, found)
+        shared = shared_settings(config, found, seed)
         self.model = copy.deepcopy(initial)
         self.optimizer = method.optimizer(self.model, shared, planned)
         self._meter = Meter(
@@ -75,7 +83,7 @@ class Trial:
             method.updates_per_batch,
             known,
         )
-        self.settings = method.settings(shared)
+        self._settings = method.settings(shared)
         self.step, self.seconds, self.operations = 0, 0.0, 0.0
         self.evaluated_at = -1
         self._order_epoch, self._order = -1, torch.empty(0)
@@ -85,6 +93,10 @@ class Trial:
     def layers(self) -> tuple[str, ...]:
         """Names of the layers that the method draws from; empty for one that draws none."""
         return self.optimizer.layers if isinstance(self.optimizer, DropMuon) else ()
+
+    def description(self) -> dict[str, Any]:
+        """Return the settings, layers and sampling distribution of the method."""
+        return {"settings": self._settings, **_drawing(self.optimizer)}
 
     def warm_up(self) -> None:
         """Let the meter take the first steps: on a whole batch, and on the last one of an epoch."""
@@ -210,7 +222,43 @@ class Trial:
             torch.accelerator.synchronize(torch.device(self._config.device))
 
 
+def _steps_per_epoch(config: Config, found: data.Data) -> int:
+    """Return how many batches hold every example once; the last one may be smaller."""
+    return -(-len(found.train) // config.batch_size)
+
+
 def _generator(*place: int) -> torch.Generator:
     """Make a generator from its place in training alone."""
     state = np.random.SeedSequence(place).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state) >> 1)
+
+
+def _drawing(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the layers, and how likely each is the cutoff and moves as training progresses."""
+    if not isinstance(optimizer, DropMuon):
+        return {
+            "layers": [],
+            "optimizer": _text(optimizer),
+            "sampler": None,
+            "progress": [],
+            "cutoff": [],
+            "moves": [],
+        }
+    b = len(optimizer.layers)
+    marginals = [optimizer.sampler.marginals(b, progress) for progress in _PROGRESSES]
+    return {
+        "layers": list(optimizer.layers),
+        "optimizer": str(optimizer),
+        "sampler": repr(optimizer.sampler),
+        "progress": _PROGRESSES,
+        "cutoff": [np.diff(F, prepend=0.0).clip(0.0).tolist() for F, _ in marginals],
+        "moves": [Q.tolist() for _, Q in marginals],
+    }
+
+
+def _text(optimizer: Optimizer) -> str:
+    """Return class and main settings of an optimizer that is not ours."""
+    if isinstance(optimizer, TorchMuon):
+        return f"{_text(optimizer.muon)} and {_text(optimizer.adamw)}"
+    settings = {k: v for k, v in optimizer.defaults.items() if k in {"lr", "momentum", "betas"}}
+    return f"{type(optimizer).__name__}({settings})"

@@ -7,7 +7,7 @@ import pytest
 
 from dropmuon.lab.sweep import sweep
 from dropmuon.lab.sweep.queue import Queue
-from dropmuon.lab.sweep.study import open_study
+from dropmuon.lab.sweep.shared import open_study
 from tests.lab.small_sweeps import spec_of
 
 

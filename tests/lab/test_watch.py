@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import Evaluation
-from dropmuon.lab.watch.loggers import logger_named
+from dropmuon.lab.watch import logger_named
 
 
 def evaluation(step: int, seed: int = 0) -> Evaluation:

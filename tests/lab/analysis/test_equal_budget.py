@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropmuon.lab.report.equal_budget import expected_best, tasks
-from dropmuon.lab.report.sentences import headings, overall, winner
+from dropmuon.lab.analysis.equal_budget import expected_best, tasks
+from dropmuon.lab.analysis.wording import headings, overall, winner
 from dropmuon.lab.run import RunDirectory
 from tests.lab.synthetic_runs import write_run
 

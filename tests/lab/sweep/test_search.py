@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dropmuon.lab.run import Evaluation
-from dropmuon.lab.sweep.objective import Objective
+from dropmuon.lab.sweep.search import Objective
 
 
 def evaluation(method, seed, step, accuracy) -> Evaluation:

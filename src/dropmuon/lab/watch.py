@@ -1,10 +1,13 @@
-"""Loggers that send evaluations to TensorBoard, Weights & Biases or MLflow as they are made."""
+"""Observers of a comparison: what they are told, and loggers that pass it on as it happens.
+
+TensorBoard, Weights & Biases and MLflow are used through their own libraries.
+"""
 
 from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,9 +15,54 @@ from urllib.parse import quote
 from dropmuon.checks import unknown_name
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import Evaluation
-from dropmuon.lab.watch import Watcher
 
-__all__ = ["LOGGERS", "logger_named"]
+__all__ = ["LOGGERS", "Watcher", "Watchers", "logger_named"]
+
+
+class Watcher:
+    """Base of all watchers, which does nothing."""
+
+    def prepare(self, what: str) -> None:
+        """Called before training with a few words about what takes time."""
+
+    def begin(self, config: Config, total_steps: int) -> None:
+        """Called when training starts; every trial takes `total_steps` steps."""
+
+    def advance(self, method: str, seed: int, step: int, seconds: float) -> None:
+        """Called when a trial has reached a step after this many seconds of training."""
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Called when a trial was evaluated."""
+
+    def end(self) -> None:
+        """Called when training has ended or was interrupted."""
+
+
+class Watchers(Watcher):
+    """Several watchers as one."""
+
+    def __init__(self, watchers: Sequence[Watcher]) -> None:
+        self._watchers = tuple(watchers)
+
+    def prepare(self, what: str) -> None:
+        for each in self._watchers:
+            each.prepare(what)
+
+    def begin(self, config: Config, total_steps: int) -> None:
+        for each in self._watchers:
+            each.begin(config, total_steps)
+
+    def advance(self, method: str, seed: int, step: int, seconds: float) -> None:
+        for each in self._watchers:
+            each.advance(method, seed, step, seconds)
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        for each in self._watchers:
+            each.evaluated(evaluation)
+
+    def end(self) -> None:
+        for each in self._watchers:
+            each.end()
 
 
 def logger_named(name: str, out: Path) -> Watcher:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dropmuon.lab.analysis import formatting
+from dropmuon.lab.analysis import wording
 from tests.lab.synthetic_runs import speedup
 
 
@@ -13,7 +13,7 @@ from tests.lab.synthetic_runs import speedup
     [
         (
             speedup(1.234, 1.1, 1.35),
-            "a reached 90 % train accuracy 1.23x sooner than muon (1.10 to 1.35, 3 of 3 seeds).",
+            "a reached 90 % train accuracy 1.23x as fast as muon (1.10 to 1.35, 3 of 3 seeds).",
         ),
         (
             speedup(0.8, 0.7, 0.9),
@@ -27,12 +27,17 @@ from tests.lab.synthetic_runs import speedup
         ),
         (
             speedup(1.5, 1.4, 1.6, baseline_reached=2, compared=2),
-            "a reached 90 % train accuracy 1.50x sooner than muon "
+            "a reached 90 % train accuracy 1.50x as fast as muon "
             "(1.40 to 1.60, 3 of 3 seeds, compared on 2).",
         ),
         (
             speedup(1.5, unit="operations"),
-            "a reached 90 % train accuracy 1.50x more cheaply than muon (3 of 3 seeds).",
+            "a reached 90 % train accuracy 1.50x as efficiently as muon (3 of 3 seeds).",
+        ),
+        (
+            speedup(0.8, unit="operations"),
+            "a was more costly than muon: 0.80x its efficiency to 90 % train accuracy "
+            "(3 of 3 seeds).",
         ),
         (
             speedup(None, reached=0),
@@ -49,7 +54,7 @@ from tests.lab.synthetic_runs import speedup
     ],
 )
 def test_wins_draws_losses_and_misses_are_said_plainly(found, expected):
-    assert formatting.sentence(found, "muon") == expected
+    assert wording.sentence(found, "muon") == expected
 
 
 @pytest.mark.parametrize(
@@ -57,4 +62,4 @@ def test_wins_draws_losses_and_misses_are_said_plainly(found, expected):
     [(1.234e12, "1.23 TFLOP"), (5e9, "5 GFLOP"), (12.0, "12 FLOP"), (None, "–"), (2e15, "2 PFLOP")],
 )
 def test_operations_are_short(value, expected):
-    assert formatting.operations(value) == expected
+    assert wording.operations(value) == expected

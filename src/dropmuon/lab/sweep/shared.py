@@ -1,4 +1,7 @@
-"""What workers share: the directory of a sweep, and its study, which many may open at once."""
+"""What workers share: the directory of a sweep, its study, and the machine.
+
+Many workers may open the study at once, but only one cell may run on a machine at a time.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ import os
 import random
 import re
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +27,62 @@ from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from dropmuon.files import write_json
+from dropmuon.lab.run import try_lock
 from dropmuon.lab.sweep.spec import SweepSpec
 
-__all__ = ["open_study", "prepare_directory"]
+__all__ = ["Machine", "open_study", "prepare_directory"]
 
 _TRIES = 6
 _PATIENCE = 10.0
 """Seconds without progress in filling a new study after which other workers fill it, too."""
 
 _SPEC, _FILLED = "spec", "filled"
+
+
+LOCK_VARIABLE = "DROPMUON_MACHINE_LOCK"
+"""Environment variable with another lock file, for workers that may share a machine."""
+
+
+class Machine:
+    """This machine, which only one cell may use at a time, even across users.
+
+    The lock is the operating system's lock on a file, so it ends with the process that holds it.
+    The file's content names the machine: while a worker holds the lock, no other cell that is
+    recorded as running on a machine of that name is really running.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path or _lock_path()
+        self._handle = -1
+        self.id = ""
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Try to hold the machine inside the block; yield whether that succeeded."""
+        got = self._acquire()
+        try:
+            yield got
+        finally:
+            if got:
+                os.close(self._handle)
+
+    def keep(self) -> None:
+        """Touch the lock file, so that cleaners of the temporary directory keep it."""
+        with suppress(OSError):
+            os.utime(self._path)
+
+    def _acquire(self) -> bool:
+        while True:
+            handle = _opened(self._path)
+            if not try_lock(handle):
+                os.close(handle)
+                return False
+            if _is_at(handle, self._path):
+                self._handle = handle
+                os.lseek(handle, 0, os.SEEK_SET)
+                self.id = os.read(handle, 64).decode()
+                return True
+            os.close(handle)
 
 
 def prepare_directory(spec: SweepSpec, out: Path) -> None:
@@ -176,3 +229,48 @@ def _check_same(study: optuna.Study, spec: SweepSpec) -> None:
             f"the study {spec.study_name!r} was made for another sweep; change its name, or choose "
             "another --out or --storage"
         )
+
+
+def _lock_path() -> Path:
+    given = os.environ.get(LOCK_VARIABLE)
+    if given:
+        return Path(given)
+    shared = Path("/tmp")  # TMPDIR may differ between users
+    place = shared if shared.is_dir() and sys.platform != "win32" else Path(tempfile.gettempdir())
+    return place / "dropmuon-machine.lock"
+
+
+def _opened(path: Path) -> int:
+    """Open the lock file, which is created with its content and never written again."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            _make(path)
+            return os.open(path, flags)
+    except OSError as error:
+        raise OSError(
+            f"the machine's lock file {path} cannot be used: {error.strerror}; remove it, or name "
+            f"another one in {LOCK_VARIABLE}"
+        ) from error
+
+
+def _make(path: Path) -> None:
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(uuid.uuid4().hex)
+        Path(draft).chmod(0o644)
+        with suppress(FileExistsError):
+            path.hardlink_to(draft)
+    finally:
+        Path(draft).unlink()
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Return whether the open file is still the one at its path, and has not been removed."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
