@@ -21,7 +21,9 @@ from dropmuon.model.groups import make_groups, read_groups
 from dropmuon.model.layers import By
 from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
+from dropmuon.model.work import Work
 from dropmuon.samplers.base import ActiveSet, active_set
+from dropmuon.step.adaptation import Adaptation
 from dropmuon.step.draws import Draws, joined
 from dropmuon.step.moves import new_state, screen, screens_on_host, take_step
 from dropmuon.step.rules import StepRule, momentum_or_default, or_default
@@ -33,7 +35,7 @@ __all__ = ["DropMuon"]
 _COPIED = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
     *("_routing", "_obstacle", "_flags", "_full_depth", "_short_steps", "_warned"),
-    *("_steps", "_parts", "_has_gradient", "_skipped"),
+    *("_steps", "_parts", "_has_gradient", "_skipped", "_adaptation"),
 }
 """Attributes that a copy or a pickle keeps, besides those of every optimizer."""
 
@@ -131,6 +133,11 @@ class DropMuon(InParts, SavedOptimizer):
                 f"parts={parts} and updates_per_batch={updates_per_batch} cannot be combined: one "
                 "is for batches larger than needed, the other for smaller; leave one of them at 1"
             )
+        if self.parts == 1 and isinstance(self.sampler, samplers.Adaptive):
+            raise ValueError(
+                "parts=1 leaves sampler='adaptive' no way to measure noise, which takes several "
+                "parts of a batch; give parts=8, or another sampler"
+            )
         self.truncate = truncate
         self.error_if_nonfinite = error_if_nonfinite
         defaults = {
@@ -150,6 +157,8 @@ class DropMuon(InParts, SavedOptimizer):
         self._full_depth = 0
         self._short_steps = 0
         self._steps = 0
+        self._adaptation: Adaptation | None = None
+        self._work: Work | None = None
         self._has_gradient: dict[int, bool] = {}
         self._skipped: dict[str, Tensor] = {}
         self._warned: set[str] = set()
@@ -181,6 +190,15 @@ class DropMuon(InParts, SavedOptimizer):
         return self._all if self._full_depth else self._parts.current
 
     @property
+    def noise(self) -> tuple[float, ...] | None:
+        """The noise-to-signal ratio of each layer's gradient over a whole batch, as measured last.
+
+        Squared noise over squared norm; NaN before the first measurement. Only an adaptive sampler
+        measures it.
+        """
+        return None if self._adaptation is None else self._adaptation.ratios
+
+    @property
     def skipped(self) -> dict[str, int]:
         """How often each layer was skipped because of a gradient that was not finite."""
         counts = {name: int(count) for name, count in self._skipped.items()}
@@ -204,7 +222,8 @@ class DropMuon(InParts, SavedOptimizer):
 
     def activate(self, layers: Iterable[int]) -> None:
         """Choose the active set of the next step, in all its parts, by the indices of layers."""
-        self._parts.begin([active_set("layers", layers, len(self.layers))] * self.parts)
+        chosen = active_set("layers", layers, len(self.layers))
+        self._parts.begin([chosen] * self.parts, measured=self._parts.meter is not None)
         self._freeze()
 
     @contextmanager
@@ -278,11 +297,32 @@ class DropMuon(InParts, SavedOptimizer):
         if self._steps == self.draws.full_step and moved != self._all:
             self.draws.make_full(self._steps + 1)
         self._warn_of_short_steps()
+        self._adapt()
         self._steps += 1
         self._draw()
 
+    def _adapt(self) -> None:
+        """Learn from a measured step: how noisy gradients are and, once, what layers cost."""
+        if self._adaptation is None or self._parts.meter is None:
+            return
+        if self._adaptation.costs is None:
+            work = self._work or Work(self.roster)
+            self._adaptation.set_costs(*work.costs(self.draws.turns))
+            work.close()
+        self._adaptation.note(self._steps, *self._parts.meter.read(len(self.layers)))
+
+    def _stop_counting(self) -> None:
+        if self._work is not None:
+            self._work.close()
+            self._work = None
+
     def _draw(self) -> None:
-        self._parts.begin(self.draws.sets_at(self._steps, len(self.layers), self.parts))
+        shares, measured = None, False
+        if self._adaptation is not None:
+            shares = self._adaptation.sampler_at(self._steps)
+            measured = self._adaptation.measures_at(self._steps)
+        sets = self.draws.sets_at(self._steps, len(self.layers), self.parts, shares)
+        self._parts.begin(sets, measured=measured)
         self._freeze()
 
     def _end_part(self) -> None:
@@ -413,6 +453,11 @@ class DropMuon(InParts, SavedOptimizer):
         self._has_gradient = {}
         if self._steps > 0:
             self.draws.make_full(self._steps)
+        self._stop_counting()
+        if isinstance(self.sampler, samplers.Adaptive):
+            self._adaptation = Adaptation(self.sampler, len(roster), self.parts, self._steps)
+            if self._adaptation.costs is None:
+                self._work = Work(roster)
         self._watch()
         self._draw()
         if self._finalizer is not None:
@@ -433,6 +478,7 @@ class DropMuon(InParts, SavedOptimizer):
             "steps": self._steps,
             "parts": self.parts,
             "active": [list(each) for each in self._parts.sets],
+            "adaptation": None if self._adaptation is None else self._adaptation.state(),
             "has_gradient": [self._has_gradient.get(layer) for layer in self._all],
             "skipped": self.skipped,
         }
@@ -443,7 +489,13 @@ class DropMuon(InParts, SavedOptimizer):
             setattr(self.draws, name, own[name])
         assign_turns(list(self.roster.members()), self.draws.turns, self.draws.seed)
         self._steps = own["steps"]
-        self._parts.begin([tuple(each) for each in own["active"]])
+        measured = False
+        if self._adaptation is not None:
+            self._adaptation.load(own["adaptation"])
+            measured = self._adaptation.measures_at(self._steps)
+            if self._adaptation.costs is not None:
+                self._stop_counting()
+        self._parts.begin([tuple(each) for each in own["active"]], measured=measured)
         found = enumerate(own["has_gradient"])
         self._has_gradient = {layer: known for layer, known in found if known is not None}
         self._skipped = {name: torch.tensor(count) for name, count in own["skipped"].items()}

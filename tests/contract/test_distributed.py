@@ -69,6 +69,9 @@ def test_two_ranks_draw_the_same_sets_and_stay_equal_also_after_resuming(tmp_pat
 PARTS = 4
 
 
+UNIFORM = samplers.Progressive()
+
+
 def batch(step: int) -> Tensor:
     return torch.randn(16, 5, generator=torch.Generator().manual_seed(step))
 
@@ -89,16 +92,22 @@ def train_in_parts(
     return drawn
 
 
-def work_in_parts(rank: int, folder: str, no_sync: bool) -> None:
+def work_in_parts(
+    rank: int,
+    folder: str,
+    no_sync: bool,
+    sampler: samplers.SamplerName | samplers.Sampler = "uniform",
+) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS
     )
     plain = model()
     wrapped = DistributedDataParallel(plain, find_unused_parameters=True)
-    optimizer = DropMuon(wrapped, lr=0.05, parts=PARTS, seed=7)
+    optimizer = DropMuon(wrapped, lr=0.05, sampler=sampler, parts=PARTS, seed=7)
     drawn = train_in_parts(optimizer, wrapped, rank, RANKS, no_sync=no_sync)
-    torch.save({"drawn": drawn, "model": plain.state_dict()}, Path(folder) / f"{rank}.pt")
+    found = {"drawn": drawn, "model": plain.state_dict(), "noise": optimizer.noise}
+    torch.save(found, Path(folder) / f"{rank}.pt")
     distributed.destroy_process_group()
 
 
@@ -114,3 +123,19 @@ def test_two_ranks_train_in_parts_as_one_process_does(tmp_path: Path, no_sync: b
     for name, value in alone.state_dict().items():
         assert torch.equal(first["model"][name], second["model"][name])
         torch.testing.assert_close(first["model"][name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not distributed.is_gloo_available(), reason="torch was built without gloo")
+@pytest.mark.parametrize("no_sync", [False, True])
+def test_two_ranks_measure_the_same_noise_and_choose_the_same_shares(
+    tmp_path: Path, no_sync: bool
+) -> None:
+    bold = samplers.Adaptive(caution=0.1)
+    spawn(work_in_parts, args=(str(tmp_path), no_sync, bold), nprocs=RANKS)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(RANKS))
+    assert first["noise"] == second["noise"]
+    assert min(first["noise"]) > 0
+    assert first["drawn"] == second["drawn"]
+    assert len(set(first["drawn"])) > 1
+    for name, value in first["model"].items():
+        assert torch.equal(value, second["model"][name])

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dropmuon.backward.batches import cut
+from dropmuon.backward.noise import Arrival, NoiseMeter
 from dropmuon.samplers import ActiveSet
 
 __all__ = ["InParts", "Parts"]
@@ -44,17 +45,20 @@ class Parts:
         self._handles: list[Any] = []
         self._task = -1
         self._is_open = self._came = False
+        self.meter: NoiseMeter | None = None
         self.clear()
 
     # The course of a step
 
-    def begin(self, sets: Sequence[ActiveSet]) -> None:
-        """Start a step with these sets, one per part."""
+    def begin(self, sets: Sequence[ActiveSet], *, measured: bool = False) -> None:
+        """Start a step with these sets, one per part; `measured` meters the noise in it."""
         self.sets = tuple(sets)
+        self.meter = NoiseMeter() if measured else None
         self.clear()
 
     def clear(self) -> None:
         """Discard what was accumulated: the step restarts from its first part."""
+        self.meter = None if self.meter is None else NoiseMeter()
         self.weigh((1.0,) * self.count, scales_loss=False)
         self._done: list[tuple[ActiveSet, float]] = []
         self._scaled: set[Tensor] = set()
@@ -107,6 +111,15 @@ class Parts:
     def factor_on_arrival(self, parameter: Tensor, layer: int) -> float:
         """Return what an arriving gradient is multiplied by before it is accumulated."""
         return self.factor(layer) if self._varies or parameter in self._scaled else 1.0
+
+    def measure(self, parameter: Tensor, layer: int, gradient: Tensor) -> None:
+        """Meter an arriving gradient, where this step is measured."""
+        if self.meter is None or len(self._done) >= self.count:
+            return
+        share = self._weight / sum(self._weights)
+        own = 1.0 if self._scales_loss else share
+        kept = own * self.factor_on_arrival(parameter, layer)
+        self.meter.add(parameter, layer, gradient, len(self._done), Arrival(own, kept, share))
 
     def scale_in_place(self, parameter: Tensor, layer: int) -> None:
         """Multiply an accumulated gradient, if the last planned part of its layer has arrived."""
@@ -184,7 +197,9 @@ class Parts:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the hooks: a copy must watch its own parameters."""
-        return {**self.__dict__, "_on_end": _nothing, "_handles": [], "_is_open": False}
+        fresh = {"_on_end": _nothing, "_handles": [], "_is_open": False}
+        meter = None if self.meter is None else NoiseMeter()
+        return {**self.__dict__, **fresh, "meter": meter}
 
 
 class InParts(Optimizer):
@@ -275,6 +290,8 @@ def _scaling(
         alive, own = parts(), owner()
         if alive is None or own is None:
             return None
+        if alive.meter is not None and _is_accumulated(own):
+            alive.measure(own, layer, gradient)
         factor = alive.factor_on_arrival(own, layer)
         return gradient * factor if factor != 1.0 and _is_accumulated(own) else None
 

@@ -90,6 +90,11 @@ class Member:
         return self.is_matrix and self.layer == self.num_layers - 1
 
     @property
+    def direction_cost(self) -> float:
+        """The products of matrices that its update needs; none for vectors and on AdamW."""
+        return 0.0 if isinstance(self.norm, AdamW) else self.norm.direction_cost(self.parameter)
+
+    @property
     def conv_groups(self) -> int:
         """The groups of a convolution: the number of blocks of its block-diagonal matrix."""
         groups = getattr(self.module, "groups", 1) if self.parameter.ndim >= 3 else 1

@@ -6,10 +6,15 @@ tensors.
 
 from __future__ import annotations
 
+from typing import Literal
+
+from dropmuon.checks import unknown_name
+from dropmuon.samplers.adaptive import Adaptive
 from dropmuon.samplers.base import ActiveSet, Sampler
 from dropmuon.samplers.categorical import Arbitrary, Categorical
-from dropmuon.samplers.progressive import Full, Progressive, SamplerName, Shares, by_name
+from dropmuon.samplers.progressive import Full, Progressive, Shares
 from dropmuon.samplers.schedules import (
+    SCHEDULES,
     Custom,
     EpochShift,
     Fixed,
@@ -26,6 +31,7 @@ from dropmuon.samplers.subsets import Nice, Partition, RandomSubset, Serial, Sub
 
 __all__ = [
     "ActiveSet",
+    "Adaptive",
     "Arbitrary",
     "Categorical",
     "Custom",
@@ -51,3 +57,30 @@ __all__ = [
     "quadratic",
     "uniform",
 ]
+
+SamplerName = Literal[
+    "full", "uniform", "linear", "quadratic", "exponential", "epoch-shift", "adaptive"
+]
+"""The samplers that have a name: all layers, progressive with the schedule of that name, or
+shares that follow the noise."""
+
+
+def by_name(sampler: str | Sampler) -> Sampler:
+    """Return the sampler of this name; a sampler is returned as it is.
+
+    "full" is `Full()`, "adaptive" is `Adaptive()`; the name of a schedule is `Progressive` with
+    that schedule.
+    """
+    if isinstance(sampler, Sampler):
+        return sampler
+    if not isinstance(sampler, str):
+        raise TypeError(
+            f"sampler must be a name or a Sampler, got {sampler!r}; "
+            "use 'uniform' or an object such as Progressive()"
+        )
+    if sampler in SCHEDULES:
+        return Progressive(SCHEDULES[sampler])
+    others: dict[str, type[Sampler]] = {"full": Full, "adaptive": Adaptive}
+    if sampler not in others:
+        raise unknown_name("sampler", sampler, [*others, *SCHEDULES])
+    return others[sampler]()

@@ -1,29 +1,18 @@
-"""Full updates, randomized progressive training, and the samplers that have a name."""
+"""Full updates, and randomized progressive training by probabilities or by shares."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.checks import unknown_name
 from dropmuon.samplers.base import ActiveSet, FloatArray, Sampler, check_progress, layer_count
 from dropmuon.samplers.categorical import Categorical, cumulative
-from dropmuon.samplers.schedules import (
-    SCHEDULES,
-    ProbabilitiesLike,
-    Schedule,
-    as_schedule,
-    uniform,
-)
+from dropmuon.samplers.schedules import ProbabilitiesLike, Schedule, as_schedule, uniform
 
-__all__ = ["Full", "Progressive", "SamplerName", "Shares", "by_name"]
-
-SamplerName = Literal["full", "uniform", "linear", "quadratic", "exponential", "epoch-shift"]
-"""The samplers that have a name: all layers, or progressive with the schedule of that name."""
+__all__ = ["Full", "Progressive", "Shares"]
 
 
 @dataclass(frozen=True)
@@ -143,22 +132,3 @@ def _checked_shares(shares: npt.ArrayLike) -> FloatArray:
 
 
 _SHARE_TOLERANCE = 1e-6
-
-
-def by_name(sampler: str | Sampler) -> Sampler:
-    """Return the sampler of this name; a sampler is returned as it is.
-
-    "full" is `Full()`; the name of a schedule is `Progressive` with that schedule.
-    """
-    if isinstance(sampler, Sampler):
-        return sampler
-    if not isinstance(sampler, str):
-        raise TypeError(
-            f"sampler must be a name or a Sampler, got {sampler!r}; "
-            "use 'uniform' or an object such as Progressive()"
-        )
-    if sampler == "full":
-        return Full()
-    if sampler not in SCHEDULES:
-        raise unknown_name("sampler", sampler, ["full", *SCHEDULES])
-    return Progressive(SCHEDULES[sampler])

@@ -49,8 +49,14 @@ class Draws:
         """Return the active set of a step of one part."""
         return self.sets_at(step, num_layers, 1)[0]
 
-    def sets_at(self, step: int, num_layers: int, parts: int) -> tuple[ActiveSet, ...]:
-        """Return the active sets of a step, one per part, drawn together."""
+    def sets_at(
+        self, step: int, num_layers: int, parts: int, shares: Sampler | None = None
+    ) -> tuple[ActiveSet, ...]:
+        """Return the active sets of a step, one per part, drawn together.
+
+        `shares`, where given, stand in for the sampler.
+        """
+        sampler = shares or self.sampler
         if self._is_full(step):
             return (tuple(range(num_layers)),) * parts
         window = (step - int(self.full_start)) // self.resample_every
@@ -59,8 +65,8 @@ class Draws:
             np.random.Philox(key=np.array([self.seed, window], dtype=np.uint64))
         )
         if parts == 1:
-            return (self.sampler.sample(num_layers, rng, progress),)
-        return self.sampler.sample_parts(num_layers, parts, rng, progress)
+            return (sampler.sample(num_layers, rng, progress),)
+        return sampler.sample_parts(num_layers, parts, rng, progress)
 
     def turn_at(self, step: int) -> int | None:
         """Return whose turn it is to move; None in a full step, in which every parameter moves."""

@@ -23,7 +23,7 @@ VERSION = 3
 
 _FIELDS = {
     *("version", "layers", "sampler", "seed", "resample_every", "total_steps", "full_start"),
-    *("steps", "full_step", "turns", "parts", "active", "has_gradient", "skipped"),
+    *("steps", "full_step", "turns", "parts", "active", "adaptation", "has_gradient", "skipped"),
 }
 _STARTS = ("gradient", "zero")
 
@@ -122,11 +122,11 @@ def _upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
         own["has_gradient"] = [None if full_next else name not in silent for name in own["layers"]]
         own |= {"version": 2, "parts": 1, "active": [own["active"]]}
     if own.get("version") == 2:
-        own |= {"version": VERSION, "turns": 1}
+        own |= {"version": VERSION, "turns": 1, "adaptation": None}
     return {**saved, KEY: own}
 
 
-_IN_ALL_VERSIONS = _FIELDS - {"full_step", "turns", "parts", "has_gradient"}
+_IN_ALL_VERSIONS = _FIELDS - {"full_step", "turns", "parts", "adaptation", "has_gradient"}
 
 
 def _check_fit(

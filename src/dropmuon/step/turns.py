@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from dropmuon.model.roster import Member
-from dropmuon.norms import AdamW
 from dropmuon.step.rules import StepRule
 
 __all__ = ["assign_turns", "check_turns", "stretch"]
@@ -32,10 +31,7 @@ def assign_turns(members: Sequence[Member], turns: int, seed: int) -> None:
 
     The most expensive matrix goes first, each to the group that has cost the least so far.
     """
-    costs = [
-        0.0 if isinstance(member.norm, AdamW) else member.norm.direction_cost(member.parameter)
-        for member in members
-    ]
+    costs = [member.direction_cost for member in members]
     order = np.random.Generator(np.random.Philox(key=seed)).permutation(turns).tolist()
     totals = [0.0] * turns
     for i in sorted(range(len(members)), key=lambda i: -costs[i]):
