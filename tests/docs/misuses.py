@@ -374,6 +374,13 @@ MISUSES = [
     ),
     value("no-parts", "parts must be a whole number", lambda: make(parts=0)),
     value("half-a-part", "parts must be a whole number", lambda: make(parts=1.5)),
+    value("adaptive-in-one-part", "no way to measure", lambda: make(sampler="adaptive")),
+    value("no-turns", "turns must be a whole", lambda: make(turns=0)),
+    value(
+        "turns-of-sharp-steps",
+        "turns=2 needs steps of constant radius",
+        lambda: make(turns=2, step_rule=rules.Sharp()),
+    ),
     value(
         "parts-and-updates",
         "cannot be combined",
