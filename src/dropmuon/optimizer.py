@@ -14,7 +14,7 @@ from torch.optim.optimizer import ParamsT
 
 from dropmuon import norms, samplers
 from dropmuon.backward.flags import Flags, can_truncate
-from dropmuon.backward.parts import InParts, Parts
+from dropmuon.backward.parts import InParts, Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
 from dropmuon.checks import nonnegative_number, warn, whole_number
 from dropmuon.model.groups import make_groups, read_groups
@@ -128,16 +128,7 @@ class DropMuon(InParts, SavedOptimizer):
         check_turns(turns, self.step_rule)
         self.updates_per_batch = whole_number("updates_per_batch", updates_per_batch)
         self._parts = Parts(whole_number("parts", parts))
-        if self.parts > 1 and self.updates_per_batch > 1:
-            raise ValueError(
-                f"parts={parts} and updates_per_batch={updates_per_batch} cannot be combined: one "
-                "is for batches larger than needed, the other for smaller; leave one of them at 1"
-            )
-        if self.parts == 1 and isinstance(self.sampler, samplers.Adaptive):
-            raise ValueError(
-                "parts=1 leaves sampler='adaptive' no way to measure noise, which takes several "
-                "parts of a batch; give parts=8, or another sampler"
-            )
+        check_parts(self.parts, self.updates_per_batch, self.sampler)
         self.truncate = truncate
         self.error_if_nonfinite = error_if_nonfinite
         defaults = {
@@ -158,7 +149,6 @@ class DropMuon(InParts, SavedOptimizer):
         self._short_steps = 0
         self._steps = 0
         self._adaptation: Adaptation | None = None
-        self._work: Work | None = None
         self._has_gradient: dict[int, bool] = {}
         self._skipped: dict[str, Tensor] = {}
         self._warned: set[str] = set()
@@ -297,30 +287,15 @@ class DropMuon(InParts, SavedOptimizer):
         if self._steps == self.draws.full_step and moved != self._all:
             self.draws.make_full(self._steps + 1)
         self._warn_of_short_steps()
-        self._adapt()
+        if self._adaptation is not None and self._parts.meter is not None:
+            self._adaptation.learn(self._steps, self._parts.meter, self.draws.turns)
         self._steps += 1
         self._draw()
 
-    def _adapt(self) -> None:
-        """Learn from a measured step: how noisy gradients are and, once, what layers cost."""
-        if self._adaptation is None or self._parts.meter is None:
-            return
-        if self._adaptation.costs is None:
-            work = self._work or Work(self.roster)
-            self._adaptation.set_costs(*work.costs(self.draws.turns))
-            work.close()
-        self._adaptation.note(self._steps, *self._parts.meter.read(len(self.layers)))
-
-    def _stop_counting(self) -> None:
-        if self._work is not None:
-            self._work.close()
-            self._work = None
-
     def _draw(self) -> None:
-        shares, measured = None, False
-        if self._adaptation is not None:
-            shares = self._adaptation.sampler_at(self._steps)
-            measured = self._adaptation.measures_at(self._steps)
+        adaptation = self._adaptation
+        shares = None if adaptation is None else adaptation.sampler_at(self._steps)
+        measured = adaptation is not None and adaptation.measures_at(self._steps)
         sets = self.draws.sets_at(self._steps, len(self.layers), self.parts, shares)
         self._parts.begin(sets, measured=measured)
         self._freeze()
@@ -453,11 +428,11 @@ class DropMuon(InParts, SavedOptimizer):
         self._has_gradient = {}
         if self._steps > 0:
             self.draws.make_full(self._steps)
-        self._stop_counting()
+        if self._adaptation is not None:
+            self._adaptation.close()
         if isinstance(self.sampler, samplers.Adaptive):
-            self._adaptation = Adaptation(self.sampler, len(roster), self.parts, self._steps)
-            if self._adaptation.costs is None:
-                self._work = Work(roster)
+            work = Work(roster) if self.sampler.costs is None else None
+            self._adaptation = Adaptation(self.sampler, len(roster), self.parts, self._steps, work)
         self._watch()
         self._draw()
         if self._finalizer is not None:
@@ -493,8 +468,6 @@ class DropMuon(InParts, SavedOptimizer):
         if self._adaptation is not None:
             self._adaptation.load(own["adaptation"])
             measured = self._adaptation.measures_at(self._steps)
-            if self._adaptation.costs is not None:
-                self._stop_counting()
         self._parts.begin([tuple(each) for each in own["active"]], measured=measured)
         found = enumerate(own["has_gradient"])
         self._has_gradient = {layer: known for layer, known in found if known is not None}

@@ -24,9 +24,23 @@ from torch.optim import Optimizer
 
 from dropmuon.backward.batches import cut
 from dropmuon.backward.noise import Arrival, NoiseMeter
-from dropmuon.samplers import ActiveSet
+from dropmuon.samplers import ActiveSet, Adaptive, Sampler
 
-__all__ = ["InParts", "Parts"]
+__all__ = ["InParts", "Parts", "check_parts"]
+
+
+def check_parts(parts: int, updates_per_batch: int, sampler: Sampler) -> None:
+    """Raise ValueError for settings that go only with several parts, or only with one."""
+    if parts > 1 and updates_per_batch > 1:
+        raise ValueError(
+            f"parts={parts} and updates_per_batch={updates_per_batch} cannot be combined: one is "
+            "for batches larger than needed, the other for smaller; leave one of them at 1"
+        )
+    if parts == 1 and isinstance(sampler, Adaptive):
+        raise ValueError(
+            "parts=1 leaves sampler='adaptive' no way to measure noise, which takes several parts "
+            "of a batch; give parts=8, or another sampler"
+        )
 
 
 class Parts:

@@ -63,6 +63,10 @@ class Work:
         backward = [own + above for own, above in zip(forward, inputs, strict=True)]
         return sum(forward) + updates, backward
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the hooks: a copy counts nothing more."""
+        return {**self.__dict__, "_handles": []}
+
     def _counting(self, matrices: Sequence[Tensor]) -> Any:
         def count(module: nn.Module, inputs: Any, output: Any) -> None:
             if torch.compiler.is_compiling() or not isinstance(output, Tensor):

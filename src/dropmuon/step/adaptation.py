@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from dropmuon.backward.noise import NoiseMeter
+from dropmuon.model.work import Work
 from dropmuon.samplers import Adaptive, Shares
 from dropmuon.samplers.base import FloatArray
 
@@ -20,12 +22,16 @@ _MEMORY = 0.5
 
 @dataclass
 class Adaptation:
-    """The estimates of a run: signal and noise per layer, costs, and the parts of each layer."""
+    """The estimates of a run: signal and noise per layer, costs, and the parts of each layer.
+
+    `work` counts the costs in the first step, unless the rule has them.
+    """
 
     rule: Adaptive
     num_layers: int
     parts: int
     start: int = 0
+    work: Work | None = None
     costs: tuple[float, tuple[float, ...]] | None = None
     counts: tuple[int, ...] | None = None
     next_step: int = field(init=False)
@@ -44,10 +50,6 @@ class Adaptation:
         found = self.rule.ratios(self.signal, self.noise)
         return tuple(np.where(np.isnan(self.signal), math.nan, found).tolist())
 
-    def set_costs(self, fixed: float, backward: Sequence[float]) -> None:
-        """Set what a step costs, as counted from a first one."""
-        self.costs = fixed, tuple(backward)
-
     def measures_at(self, step: int) -> bool:
         """Return whether noise is measured in a step."""
         return step >= self.next_step
@@ -61,6 +63,19 @@ class Adaptation:
             return None
         least = 2 if self.measures_at(step) else 1
         return Shares([max(count, least) / self.parts for count in self.counts])
+
+    def learn(self, step: int, meter: NoiseMeter, turns: int) -> None:
+        """Learn from a measured step: how noisy gradients are and, once, what layers cost."""
+        if self.costs is None and self.work is not None:
+            fixed, backward = self.work.costs(turns)
+            self.costs = fixed, tuple(backward)
+        self.close()
+        self.note(step, *meter.read(self.num_layers))
+
+    def close(self) -> None:
+        """Stop counting costs."""
+        if self.work is not None:
+            self.work.close()
 
     def note(self, step: int, signal: Sequence[float], noise: Sequence[float]) -> None:
         """Learn from a measurement. What could not be measured keeps its estimate."""
@@ -92,6 +107,8 @@ class Adaptation:
         costs, counts = state["costs"], state["counts"]
         self.costs = None if costs is None else (costs[0], tuple(costs[1]))
         self.counts = None if counts is None else tuple(counts)
+        if self.costs is not None:
+            self.close()
         self.signal = np.array(state["signal"], dtype=np.float64)
         self.noise = np.array(state["noise"], dtype=np.float64)
 
