@@ -94,23 +94,22 @@ def adamw(
     finite: Finite = None,
 ) -> None:
     """Apply AdamW (Loshchilov and Hutter, 2019), for parameters kept out of the LMO steps."""
-    beta1, beta2 = betas
-    flags = finite if finite is not None else [None] * len(list(parameters))
-    for x, g, m, v, k, ok in zip(
-        parameters, gradients, averages, squares, steps, flags, strict=True
-    ):
-        if ok is None:
-            k.add_(1)
-            m.lerp_(g, 1 - beta1)
-            v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-            target = x
-        else:
-            k.add_(ok)
-            m.copy_(torch.where(ok, torch.lerp(m, g, 1 - beta1), m))
-            v.copy_(torch.where(ok, torch.addcmul(v * beta2, g, g, value=1 - beta2), v))
-            target = x.clone()
-        target.mul_(1 - decay)
-        scale = (v / (1 - beta2**k)).sqrt_().add_(eps)
-        target.sub_((lr / (1 - beta1**k)) * (m / scale))
-        if ok is not None:
-            x.copy_(torch.where(ok, target, x))
+    touched = [list(each) for each in (parameters, averages, squares, steps)]
+    x, m, v, k = touched
+    before = None if finite is None else [[t.clone() for t in each] for each in touched]
+    gradients, (beta1, beta2) = list(gradients), betas
+    torch._foreach_add_(k, 1)
+    torch._foreach_lerp_(m, gradients, 1 - beta1)
+    torch._foreach_mul_(v, beta2)
+    torch._foreach_addcmul_(v, gradients, gradients, value=1 - beta2)
+    counts = torch.stack(k)
+    scale = torch._foreach_div(v, (1 - beta2**counts).unbind())
+    torch._foreach_sqrt_(scale)
+    torch._foreach_add_(scale, eps)
+    torch._foreach_mul_(scale, (1 - beta1**counts).unbind())
+    torch._foreach_mul_(x, 1 - decay)
+    torch._foreach_addcdiv_(x, m, scale, value=-lr)
+    if finite is not None and before is not None:
+        for new, old in zip(touched, before, strict=True):
+            for ok, changed, kept in zip(finite, new, old, strict=True):
+                changed.copy_(torch.where(ok, changed, kept))
