@@ -1,6 +1,6 @@
 """What a step costs: truncation against an oracle, our update against other Muons, draw + freeze.
 
-    python benchmarks/step.py [--rounds 15] [--only truncation|parts|reuse|float32|muon|freeze]
+    python benchmarks/step.py [--rounds 15] [--only TABLE]
 
 The figures of docs/benchmarks.md come from its output, kept in benchmarks/step.txt. On a CPU
 without bfloat16, `--only muon` takes very long.
@@ -41,12 +41,13 @@ Contest = dict[str, Callable[[], None]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
-    choices = ["truncation", "parts", "reuse", "float32", "muon", "freeze"]
+    choices = ["truncation", "parts", "turns", "reuse", "float32", "muon", "freeze"]
     parser.add_argument("--only", choices=choices)
     options = parser.parse_args()
     tables = {
         "truncation": truncation,
         "parts": parts,
+        "turns": turns,
         "reuse": reuse,
         "float32": against_float32,
         "muon": against_muon,
@@ -153,6 +154,43 @@ class Pooled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(x.mean(1))
         return logits
+
+
+# Steps with turns, against steps in which every matrix moves
+
+
+def turns(rounds: int) -> None:
+    """Four steps of a transformer on few tokens, with matrices moving at every r-th step."""
+    title, blocks, x, y = transformer()
+    for examples in (8, 32):
+        some, labels = x.repeat(2, 1)[:examples], y.repeat(2)[:examples]
+        contest = {f"r = {r}": turned_steps(blocks, some, labels, r) for r in (1, 2, 4)}
+        contest["no update"] = turned_steps(blocks, some, labels, None)
+        times = take_turns(contest, rounds)
+        rest = statistics.median(times["no update"]) / statistics.median(times["r = 1"])
+        print(f"\nsteps with turns, {title}, {some.numel()} tokens / all matrices at every step:")
+        print(f"  updates take {1 - rest:.2f} of a step")
+        for r in (2, 4):
+            print(f"  r = {r}: {ratio(times[f'r = {r}'], times['r = 1'])}", flush=True)
+
+
+def turned_steps(
+    blocks: nn.Sequential, x: Tensor, y: Tensor, turns: int | None
+) -> Callable[[], None]:
+    blocks = copy.deepcopy(blocks)
+    optimizer = DropMuon(
+        blocks, lr=1e-4, by=by_block, sampler="full", policy="muon", turns=turns or 1
+    )
+
+    def steps() -> None:
+        for _ in range(4):
+            F.cross_entropy(blocks(x), y).backward()
+            if turns is not None:
+                optimizer.step()
+            optimizer.zero_grad()
+
+    steps()
+    return steps
 
 
 # A step in parts, against a loop with hand-placed detach
