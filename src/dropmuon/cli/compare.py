@@ -18,8 +18,9 @@ __all__ = ["add"]
 _INTERRUPTED = 130
 _METHODS = (
     "methods: full (all layers at every step, the baseline); drop-muon:KIND with uniform, linear, "
-    "quadratic, exponential, epoch-shift, planned, nice-TAU, submodel-TAU or random-subset; "
-    "torch-muon (torch.optim.Muon and AdamW); scion; adamw; sgd"
+    "quadratic, exponential, epoch-shift, adaptive, planned, nice-TAU, submodel-TAU, "
+    "random-subset, turns-R, parts-M, parts-M:1/4 or parts-M:KIND; torch-muon (torch.optim.Muon "
+    "and AdamW); scion; adamw; sgd. METHOD@512 has batches of 512"
 )
 _APART = frozenset({"lr", "options", "scale"})
 """Settings that are not plain options: `--lr` also sets options of methods, `--scale` shrinks."""
@@ -31,7 +32,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "compare",
         help="train with several methods side by side and see which is fastest",
         description="Train with several methods side by side and see which is fastest. Without "
-        "arguments: all layers at every step and two kinds of Drop-Muon, on the embedded data.",
+        "arguments: all layers at every step and two kinds of Drop-Muon, on the embedded data, "
+        "at equal cost.",
         epilog=_METHODS,
     )
     compare.add_argument("--config", type=Path, help="settings in a YAML, TOML or JSON file")
