@@ -66,6 +66,9 @@ def _add_settings(parser: argparse.ArgumentParser, settings: Sequence[Field[Any]
             parser.add_argument(flag, type=_reader(each), help=meaning)
     parser.add_argument("--out", type=Path, help="directory of the run; runs/NAME by default")
     parser.add_argument("--resume", action="store_true", help="continue the run in --out")
+    parser.add_argument(
+        "--tune-cache", type=Path, help="directory of tuned settings; inside --out by default"
+    )
     parser.add_argument("--logger", action="append", default=[], help="tensorboard, wandb, mlflow")
 
 
@@ -111,7 +114,10 @@ def _run(config: Any, out: Path, options: argparse.Namespace, *, resume: bool) -
     """Run a comparison with its watchers, then write tables, figures and a report."""
     compare = import_extra("dropmuon.lab.train.compare", "lab")
     try:
-        run = compare.compare(config, out, resume=resume, watcher=_watchers(out, options.logger))
+        watcher = _watchers(out, options.logger)
+        run = compare.compare(
+            config, out, resume=resume, watcher=watcher, tuning=options.tune_cache
+        )
         code = 0
     except KeyboardInterrupt:
         if not (out / "config.json").exists():

@@ -154,7 +154,7 @@ def _check(config: Config) -> None:
             f"; choose {_fitting(kind)}"
         )
     for name in _of_type("int"):
-        whole_number(name, getattr(config, name))
+        whole_number(name, getattr(config, name), least=0 if name == "tune" else 1)
     if config.threads is not None:
         whole_number("threads", config.threads)
     _check_numbers(config)
@@ -162,6 +162,7 @@ def _check(config: Config) -> None:
         raise unknown_name("budget", config.budget, BUDGETS)
     RateSchedule(config.schedule or "constant", config.warm_up, config.decay)
     _check_lists(config)
+    _check_tuning(config)
     if config.augment and kind != "images":
         raise ValueError("augment must be off for texts, got True; only images are augmented")
     try:
@@ -185,6 +186,23 @@ def _check_numbers(config: Config) -> None:
     for name in _of_type("bool"):
         if not isinstance(getattr(config, name), bool):
             raise ValueError(f"{name} must be true or false, got {getattr(config, name)!r}")
+
+
+def _check_tuning(config: Config) -> None:
+    if not _is_number(config.tune_share) or not 0 < config.tune_share <= 1:
+        raise ValueError(
+            f"tune_share must be a share of the budget in (0, 1], got {config.tune_share!r}"
+        )
+    if not _is_number(config.validation) or not 0 < config.validation < 1:
+        raise ValueError(
+            f"validation must be a share of the training set in (0, 1), got {config.validation!r}; "
+            "tuning needs a part to judge settings by, and must not see the test set"
+        )
+    asks = [name for name in config.methods if config.method(name).tunes_batch_size]
+    if config.tune_batch_size or asks:
+        what = f"method {asks[0]!r}" if asks else "tune_batch_size"
+        if not config.tune:
+            raise ValueError(f"{what} needs tuning, got tune=0; add --tune 20")
 
 
 def _check_lists(config: Config) -> None:

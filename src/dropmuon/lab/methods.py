@@ -52,7 +52,7 @@ _OPTIONS = {
         {"adamw_lr", "betas", "momentum", "nesterov", "weight_decay", "adjust_lr_fn"}
     ),
 }
-_OF_THE_LAB = frozenset({"base", "lr", "batch_size"}) | schedules.OPTIONS
+_OF_THE_LAB = frozenset({"base", "lr", "batch_size", "tune_batch_size"}) | schedules.OPTIONS
 """Options that every method has, and that are not arguments of its optimizer as they are."""
 
 _USUAL_LR = {"adamw": 1e-3, "sgd": 0.05, "scion": 0.02, "torch-muon": 0.02}
@@ -96,6 +96,11 @@ class Method:
         if self.base.startswith(PREFIX):
             of_kind = kind_named(self.base.removeprefix(PREFIX)).arguments
         return int(self.options.get("parts", of_kind.get("parts", 1)))
+
+    @property
+    def tunes_batch_size(self) -> bool:
+        """Whether its batch size is tuned, whatever the others do."""
+        return bool(self.options.get("tune_batch_size", False))
 
     def schedule(self, shared: RateSchedule) -> RateSchedule:
         """Return the schedule of its learning rates."""
@@ -148,13 +153,16 @@ def method_named(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """Return the method of this name; errors list the names and options there are.
 
     Any name is accepted whose options name a `base`. A base may end in `@SIZE`, a batch size of its
-    own. `muon` is an old name of `full`: the method keeps it as its name, so that runs that began
-    with it can be resumed.
+    own, or in `@tuned`, one that tuning finds. `muon` is an old name of `full`: the method keeps it
+    as its name, so that runs that began with it can be resumed.
     """
     options = dict(options or {})
     base, at, size = str(options.get("base", name)).partition("@")
     if at:
-        options = {"batch_size": _size(name, size), **options}
+        of_name = (
+            {"tune_batch_size": True} if size == "tuned" else {"batch_size": _size(name, size)}
+        )
+        options = {**of_name, **options}
     if base in _OLD_NAMES:
         _warn_of_old_name(base)
         base = _OLD_NAMES[base]
@@ -180,7 +188,8 @@ def _check_base(base: str) -> None:
 def _size(name: str, text: str) -> int:
     if not text.isdecimal():
         raise ValueError(
-            f"method {name!r} must have a batch size after @, got {text!r}; write full@512"
+            f"method {name!r} must have a batch size or 'tuned' after @, got {text!r}; write "
+            "full@512"
         )
     return int(text)
 
@@ -198,6 +207,9 @@ def _check_options(name: str, base: str, options: Mapping[str, Any]) -> None:
             raise ValueError(f"{key} of method {name!r} must be a positive number, got {lr!r}")
     if "batch_size" in options:
         whole_number(f"batch_size of method {name!r}", options["batch_size"])
+    if not isinstance(options.get("tune_batch_size", False), bool):
+        given = options["tune_batch_size"]
+        raise ValueError(f"tune_batch_size of method {name!r} must be true or false, got {given!r}")
     if schedules.OPTIONS & set(options):
         RateSchedule().changed(options)
 

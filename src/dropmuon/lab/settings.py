@@ -42,6 +42,10 @@ class Settings:
     )
     warm_up: float = _setting(0.0, "share of the budget in which learning rates rise")
     decay: float = _setting(0.2, "share of the budget in which they fall, for wsd")
+    tune: int = _setting(0, "trials that each method gets to tune its settings; 0 (default): none")
+    tune_share: float = _setting(1.0, "share of the budget that a trial of tuning has")
+    tune_batch_size: bool = _setting(False, "tune batch sizes too: the given one and smaller ones")
+    validation: float = _setting(0.1, "share of the training set that tuning judges settings by")
     seeds: tuple[int, ...] = _setting(
         (0, 1, 2), "how many, or which: 5 or 0,7; a seed fixes initial weights and data order"
     )

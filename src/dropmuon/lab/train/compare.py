@@ -30,6 +30,7 @@ from dropmuon.lab.train.machine import environment, keep_freed_memory
 from dropmuon.lab.train.meter import Counts
 from dropmuon.lab.train.seeded import initial_model
 from dropmuon.lab.train.trial import Trial
+from dropmuon.lab.train.tune import check_tunable, tuned
 from dropmuon.lab.watch import Watcher
 from dropmuon.planning import Plan, plan
 from dropmuon.samplers import Sampler
@@ -43,9 +44,17 @@ _PLANNING_BATCHES = 8
 
 
 def compare(
-    config: Config, out: Path, *, resume: bool = False, watcher: Watcher | None = None
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    tuning: Path | None = None,
 ) -> RunDirectory:
     """Run a comparison into a directory; an interrupted one can be resumed from there.
+
+    `tuning` is the directory of tuned settings, which comparisons may share; by default it is
+    inside `out`.
 
     Raises KeyboardInterrupt on Ctrl-C, with all evaluations so far and the state of every trial at
     its last evaluation on disk. Arguments are checked before anything is written.
@@ -63,13 +72,20 @@ def compare(
         budget = measured_budget(config, found, counts[config.baseline])
         for name in config.methods:
             check_fits(config, found, config.method(name), budget, counts[name])
+        if config.tune:
+            check_tunable(config, found)
         out.mkdir(parents=True, exist_ok=True)
         with run.lock() as is_alone, run.writing():
             if not is_alone:
                 raise ValueError(f"out {out} is in use by another process; wait for it, or end it")
             _check_usable(run, config, resume=resume)
             _begin(run, config)
-            _train(_Comparison(run, config, found, _kept(run, budget), counts, watcher))
+            budget, planned = _kept(run, budget), _planned_sampler(config, found, run, watcher)
+            if config.tune:
+                cache = tuning or out / "tuning"
+                config, report = tuned(config, found, cache, watcher, planned)
+                run.write("tuned.json", report)
+            _train(_Comparison(run, config, found, budget, planned, counts, watcher))
     return run
 
 
@@ -81,6 +97,7 @@ class _Comparison:
     config: Config
     found: data.Data
     budget: Budget
+    planned: Sampler | None
     counts: dict[str, Counts]
     watcher: Watcher
 
@@ -124,7 +141,6 @@ def _begin(run: RunDirectory, config: Config) -> None:
 
 def _train(c: _Comparison) -> None:
     """Train every seed to its end, from the current state of the run."""
-    planned = _planned_sampler(c.config, c.found, c.run, c.watcher)
     c.watcher.begin(c.config, c.budget.steps)
     try:
         for evaluation in c.run.evaluations():
@@ -139,7 +155,7 @@ def _train(c: _Comparison) -> None:
                     c.found,
                     initial,
                     c.budget,
-                    planned,
+                    c.planned,
                     c.counts[name],
                 )
                 for name in c.config.methods

@@ -17,9 +17,9 @@ from dropmuon.lab.methods import Method
 from dropmuon.lab.models import build
 from dropmuon.lab.train.meter import Batch
 
-__all__ = ["Epochs", "Feed", "initial_model", "training_subset"]
+__all__ = ["Epochs", "Feed", "initial_model", "training_subset", "without_validation"]
 
-_ORDER, _AUGMENTATION, _SUBSET = range(3)
+_ORDER, _AUGMENTATION, _SUBSET, _VALIDATION = range(4)
 
 
 def initial_model(config: Config, found: data.Data, seed: int) -> nn.Sequential:
@@ -95,6 +95,21 @@ def training_subset(train: data.Examples, count: int) -> data.Examples:
         return train
     index = torch.randperm(len(train), generator=_generator(0, _SUBSET, 0))[:count]
     return data.Examples(*train.batch(index.to(train.inputs.device)))
+
+
+def without_validation(found: data.Data, share: float) -> data.Data:
+    """Return the data for tuning: a share of the training set takes the place of the test set.
+
+    It is the end of a permutation that is always the same.
+    """
+    count = len(found.train)
+    order = torch.randperm(count, generator=_generator(0, _VALIDATION, 0))
+    kept = min(max(count - round(share * count), 1), count - 1)
+    order = order.to(found.train.inputs.device)
+    train, validation = (
+        data.Examples(*found.train.batch(part)) for part in (order[:kept], order[kept:])
+    )
+    return data.Data(found.name, found.kind, train, validation, found.num_classes, found.shape)
 
 
 def _generator(*place: int) -> torch.Generator:
