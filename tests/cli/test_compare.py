@@ -87,6 +87,27 @@ def test_a_finished_run_is_resumed_without_naming_its_settings(here: Path) -> No
     assert (here / "run" / "evaluations.jsonl").read_text() == before
 
 
+@pytest.mark.usefixtures("_without_report")
+def test_runs_may_share_what_was_tuned(here: Path) -> None:
+    options = [*TINY, "--tune", "2", "--tune-share", "0.5", "--tune-cache", "tuned"]
+    for name in ("first", "second"):
+        assert main([*options, "--out", name, "--title", name]) == 0
+    assert len(list((here / "tuned").iterdir())) == 2
+    found = [(here / name / "tuned.json").read_text() for name in ("first", "second")]
+    assert found[0] == found[1]
+    assert not (here / "first" / "tuning").exists()
+
+
+@pytest.mark.usefixtures("_without_report")
+def test_a_schedule_and_a_budget_are_settings_like_any_other(here: Path) -> None:
+    options = ["--budget", "epochs", "--schedule", "wsd", "--warm-up", "0.1", "--epochs", "0.7"]
+    assert main([*TINY, *options, "--out", "run"]) == 0
+    config = json.loads((here / "run" / "config.json").read_text())
+    assert [config[k] for k in ("budget", "schedule", "warm_up", "epochs")] == [
+        *("epochs", "wsd", 0.1, 0.7),
+    ]
+
+
 COMMAND = """
 import signal, sys
 from dropmuon.cli import main
@@ -148,7 +169,9 @@ def test_a_run_of_the_old_layout_is_read_as_a_configuration() -> None:
     for path in RESULTS.rglob("config.json"):
         saved = json.loads(path.read_text())
         config = Config.of(saved)
-        assert json.loads(json.dumps(config.to_json())) == saved
+        plain = json.loads(json.dumps(config.to_json()))
+        assert {key: plain[key] for key in saved} == {**saved, "format": 2}
+        assert (config.budget, config.schedule) == ("epochs", "constant")
         assert config.baseline == "muon"
         assert config.method("muon").base == "full"
 

@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_in_one_line(
         (["compare", "--seeds", ""], "argument --seeds: must be whole numbers such as 1,2,3"),
         (["compare", "--targets", "abc"], "must be numbers such as 60,70.5, got 'abc'"),
         (["compare", "--channels", "1.5"], "must be whole numbers"),
-        (["compare", "--epochs", "few"], "argument --epochs: invalid int value: 'few'"),
+        (["compare", "--epochs", "few"], "argument --epochs: invalid float value: 'few'"),
         (["compare", "--no-such-option"], "unrecognized arguments: --no-such-option"),
         (["comprae"], "invalid choice: 'comprae'"),
         ([], "the following arguments are required: command"),

@@ -22,7 +22,10 @@ SHELL = ("", "sh", "bash", "shell", "console")
 """Languages of fenced blocks that may hold commands; a block without one may be a drawing."""
 
 PROGRAMS = ("dropmuon", "make", "python", "pip")
-SETTINGS = ("dataset", "model", "channels", "methods", "batch_size", "epochs", "seeds", "targets")
+SETTINGS = (
+    *("dataset", "model", "channels", "methods", "batch_size", "epochs", "seeds", "targets"),
+    "tune",
+)
 
 
 class ParsedError(Exception):

@@ -22,8 +22,22 @@ from dropmuon.lab.config import EXPERIMENTS, Config, experiment, read_settings
         ({"dataset": "cifar10", "model": "gpt"}, "'gpt' takes bytes"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ({"batch_size": 12.5}, "batch_size must be a whole number"),
-        ({"epochs": True}, "epochs must be a whole number"),
-        ({"epochs": None}, "epochs must be a whole number"),
+        ({"epochs": True}, "epochs must be a positive number, got True"),
+        ({"epochs": None}, "epochs must be a positive number, got None"),
+        ({"epochs": 0}, "epochs must be a positive number, got 0"),
+        ({"epochs": float("inf")}, "epochs must be a positive number, got inf"),
+        ({"budget": "flops"}, "budget must be one of epochs, ops, seconds, got 'flops'"),
+        ({"schedule": "linaer"}, "schedule must be one of .* did you mean 'linear'"),
+        ({"schedule": "wsd", "decay": 0}, "decay must be .* a schedule without an end"),
+        ({"schedule": "wsd", "warm_up": 0.9}, "warm_up and decay must be at most 1 together"),
+        ({"warm_up": 1.0}, r"warm_up must be a share of the budget in \[0, 1\), got 1.0"),
+        ({"warm_up": "0.1"}, "warm_up must be a share"),
+        ({"tune": -1}, "tune must be a whole number of at least 0, got -1"),
+        ({"tune": 5, "validation": 0}, "validation must be .* tuning needs a part to judge"),
+        ({"tune": 5, "validation": 1}, r"validation must be a share .* in \(0, 1\), got 1"),
+        ({"tune": 5, "tune_share": 0}, r"tune_share must be .* in \(0, 1\], got 0"),
+        ({"tune_batch_size": True}, "tune_batch_size needs tuning, got tune=0; add --tune 20"),
+        ({"methods": ["full", "full@tuned"]}, "method 'full@tuned' needs tuning, got tune=0"),
         ({"targets": [0]}, r"targets must be percentages in \(0, 100\], got 0"),
         ({"targets": [50, 101]}, "got 101"),
         ({"targets": 90}, "targets must be a list"),
@@ -151,3 +165,21 @@ def test_a_scale_that_shrinks_nothing_is_refused(scale: float) -> None:
 def test_an_unknown_experiment_is_refused_with_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean 'cifar10'"):
         experiment("cifar")
+
+
+def test_rates_fall_linearly_at_equal_cost_and_stay_at_equal_epochs() -> None:
+    assert Config().budget == "ops"
+    assert Config().schedule == Config(budget="seconds").schedule == "linear"
+    assert Config(budget="epochs").schedule == "constant"
+    assert Config(budget="epochs", schedule="cosine").schedule == "cosine"
+
+
+def test_settings_of_format_1_mean_what_they_meant() -> None:
+    old = Config.of({"format": 1, "epochs": 3})
+    assert (old.budget, old.schedule) == ("epochs", "constant")
+    assert Config.of(old.to_json()) == old
+
+
+def test_whole_epochs_are_whole_numbers() -> None:
+    assert repr(Config(epochs=2.0).epochs) == "2"
+    assert Config(epochs=0.5).epochs == 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,16 @@ from dropmuon import DropMuon
 from dropmuon.lab import methods
 from dropmuon.lab.methods import Shared, method_named, method_names
 from dropmuon.lab.models import build
-from dropmuon.samplers import Full, Nice, Progressive, RandomSubset, Submodel, epoch_shift, uniform
+from dropmuon.samplers import (
+    Full,
+    Nice,
+    Progressive,
+    RandomSubset,
+    Shares,
+    Submodel,
+    epoch_shift,
+    uniform,
+)
 
 SHARED = Shared(lr=0.1, momentum=0.5, policy="spectral", total_steps=10, seed=7)
 
@@ -36,6 +46,12 @@ def optimizer(name: str, **options: Any) -> Any:
         ("drop-muon:submodel-3", Submodel(3)),
         ("drop-muon:random-subset", RandomSubset()),
         ("drop-muon:planned", Nice(2)),
+        ("drop-muon:parts-4", Shares([0.25, 0.25, 1.0])),
+        ("drop-muon:parts-8:1/4", Shares([0.25, 0.25, 1.0])),
+        ("drop-muon:parts-8:0.5", Shares([0.5, 0.5, 1.0])),
+        ("drop-muon:parts-4:uniform", Progressive(uniform)),
+        ("drop-muon:parts-4:planned", Nice(2)),
+        ("drop-muon:turns-2", Full()),
     ],
 )
 def test_a_name_stands_for_its_sampler(name: str, sampler: object) -> None:
@@ -73,7 +89,35 @@ def test_a_name_of_ones_own_needs_a_base() -> None:
 
 def test_all_names_are_accepted() -> None:
     for name in method_names():
-        assert method_named(name.replace("TAU", "2")).base == name.replace("TAU", "2")
+        full = re.sub("TAU|M$|M(?=:)|R$", "2", name).replace("KIND", "uniform")
+        assert method_named(full).base == full
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "parts", "turns"),
+    [
+        ("drop-muon:parts-4", {}, 4, 1),
+        ("drop-muon:parts-4:turns-2", {}, 4, 2),
+        ("drop-muon:uniform", {"parts": 2, "turns": 3}, 2, 3),
+        ("drop-muon:parts-4", {"shares": [0.5, 0.75, 1.0]}, 4, 1),
+        ("full", {"turns": 2}, 1, 2),
+    ],
+)
+def test_parts_and_turns_come_from_the_name_or_from_options(
+    name: str, options: dict[str, Any], parts: int, turns: int
+) -> None:
+    made = optimizer(name, **options)
+    assert (made.parts, made.draws.turns) == (parts, turns)
+    assert method_named(name, options).parts == parts
+    if "shares" in options:
+        assert made.sampler == Shares(options["shares"])
+
+
+def test_a_batch_size_of_its_own_stands_in_the_name_or_among_the_options() -> None:
+    assert method_named("full@512").batch_size(64) == 512
+    assert method_named("drop-muon:parts-4@512").base == "drop-muon:parts-4"
+    assert method_named("small", {"base": "adamw", "batch_size": 32}).batch_size(64) == 32
+    assert method_named("full").batch_size(64) == 64
 
 
 @pytest.mark.parametrize(
@@ -82,7 +126,20 @@ def test_all_names_are_accepted() -> None:
         ("ful", {}, "did you mean 'full'"),
         ("drop-muon:unifrom", {}, "did you mean 'drop-muon:uniform'"),
         ("drop-muon:nice-0", {}, "tau must be a whole number of at least 1, got 0"),
-        ("drop-muon:adaptive", {}, "does not exist yet"),
+        ("drop-muon:parts-0", {}, "parts must be a whole number of at least 1, got 0"),
+        ("drop-muon:parts-4:0", {}, r"must be in \(0, 1\], got '0'; give 1/4"),
+        ("drop-muon:parts-4:1/0", {}, r"must be in \(0, 1\], got '1/0'"),
+        ("drop-muon:parts-4:3/2", {}, r"must be in \(0, 1\], got '3/2'"),
+        ("drop-muon:parts-4:parts-2", {}, "parts must be given once"),
+        ("drop-muon:parts-4:unifrom", {}, "did you mean 'drop-muon:uniform'"),
+        ("drop-muon:turns-0", {}, "turns must be a whole number of at least 1, got 0"),
+        ("drop-muon:uniform", {"shares": [1.0]}, "option of method"),
+        ("full@big", {}, "must have a batch size or 'tuned' after @, got 'big'"),
+        ("full@0", {}, "batch_size of method 'full@0' must be a whole number of at least 1"),
+        ("full", {"batch_size": 2.5}, "batch_size of method 'full' must be a whole number"),
+        ("full", {"tune_batch_size": 3}, "tune_batch_size of method 'full' must be true or false"),
+        ("full", {"schedule": "linaer"}, "did you mean 'linear'"),
+        ("full", {"warm_up": 1}, "warm_up must be a share of the budget"),
         ("fast", {"lr": 1.0}, "method must be one of"),
         ("full", {"momentun": 0.5}, "option of method 'full' .* did you mean 'momentum'"),
         ("adamw", {"policy": "muon"}, "option of method 'adamw'"),

@@ -45,18 +45,20 @@ def begun(now: list[float]) -> terminal.Display:
 def test_rows_tell_seed_epoch_accuracies_and_speed() -> None:
     display = begun([0.0])
     assert "starting" in shown(display.render(), width=120)
+    display.progressed("full", 0, 0.25)
     display.advance("full", 0, 5, 0.5)
     display.evaluated(evaluation("sgd", 0, 10))
     display.end()
     full, sgd = shown(display.render(), width=120).splitlines()[1:3]
     assert full.split() == ["full", "0", "0.5/2", "10.0"]
-    assert sgd.split() == ["sgd", "0", "1.0/2", "50.0%", "25.0%", "10.0"]
+    assert sgd.split() == ["sgd", "0", "1.0/2", "50.0%", "25.0%", "1.000", "10.0"]
 
 
 def test_time_left_follows_from_steps_of_all_methods_and_seeds() -> None:
     now = [0.0]
     display = begun(now)
     for method in ("full", "sgd"):
+        display.progressed(method, 0, 0.5)
         display.advance(method, 0, 10, 1.0)
     now[0] = 30.0
     display.end()
@@ -69,6 +71,7 @@ def test_what_an_earlier_run_did_is_not_counted_as_speed() -> None:
     for method in ("full", "sgd"):
         display.evaluated(evaluation(method, 0, 20))
     assert "starting" in shown(display.render(), width=120)
+    display.progressed("full", 1, 0.5)
     display.advance("full", 1, 10, 1.0)
     now[0] = 10.0
     display.end()

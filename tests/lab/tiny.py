@@ -16,6 +16,7 @@ def tiny(**changes: Any) -> Config:
         "model": "mlp",
         "channels": (16, 12),
         "batch_size": 400,
+        "budget": "epochs",
         "epochs": 2,
         "seeds": (0, 3),
         "methods": METHODS,

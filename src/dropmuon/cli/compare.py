@@ -18,8 +18,9 @@ __all__ = ["add"]
 _INTERRUPTED = 130
 _METHODS = (
     "methods: full (all layers at every step, the baseline); drop-muon:KIND with uniform, linear, "
-    "quadratic, exponential, epoch-shift, planned, nice-TAU, submodel-TAU or random-subset; "
-    "torch-muon (torch.optim.Muon and AdamW); scion; adamw; sgd"
+    "quadratic, exponential, epoch-shift, adaptive, planned, nice-TAU, submodel-TAU, "
+    "random-subset, turns-R, parts-M, parts-M:1/4 or parts-M:KIND; torch-muon (torch.optim.Muon "
+    "and AdamW); scion; adamw; sgd. METHOD@512 has batches of 512"
 )
 _APART = frozenset({"lr", "options", "scale"})
 """Settings that are not plain options: `--lr` also sets options of methods, `--scale` shrinks."""
@@ -31,7 +32,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "compare",
         help="train with several methods side by side and see which is fastest",
         description="Train with several methods side by side and see which is fastest. Without "
-        "arguments: all layers at every step and two kinds of Drop-Muon, on the embedded data.",
+        "arguments: all layers at every step and two kinds of Drop-Muon, on the embedded data, "
+        "at equal cost.",
         epilog=_METHODS,
     )
     compare.add_argument("--config", type=Path, help="settings in a YAML, TOML or JSON file")
@@ -64,6 +66,9 @@ def _add_settings(parser: argparse.ArgumentParser, settings: Sequence[Field[Any]
             parser.add_argument(flag, type=_reader(each), help=meaning)
     parser.add_argument("--out", type=Path, help="directory of the run; runs/NAME by default")
     parser.add_argument("--resume", action="store_true", help="continue the run in --out")
+    parser.add_argument(
+        "--tune-cache", type=Path, help="directory of tuned settings; inside --out by default"
+    )
     parser.add_argument("--logger", action="append", default=[], help="tensorboard, wandb, mlflow")
 
 
@@ -109,7 +114,10 @@ def _run(config: Any, out: Path, options: argparse.Namespace, *, resume: bool) -
     """Run a comparison with its watchers, then write tables, figures and a report."""
     compare = import_extra("dropmuon.lab.train.compare", "lab")
     try:
-        run = compare.compare(config, out, resume=resume, watcher=_watchers(out, options.logger))
+        watcher = _watchers(out, options.logger)
+        run = compare.compare(
+            config, out, resume=resume, watcher=watcher, tuning=options.tune_cache
+        )
         code = 0
     except KeyboardInterrupt:
         if not (out / "config.json").exists():

@@ -17,11 +17,17 @@ from dropmuon.checks import unknown_name, whole_number
 from dropmuon.lab import data
 from dropmuon.lab.methods import BASELINES, Method, method_named
 from dropmuon.lab.models import family_of
+from dropmuon.lab.schedules import RateSchedule
 from dropmuon.lab.settings import Settings
 
 __all__ = ["EXPERIMENTS", "Config", "experiment", "read_settings"]
 
-FORMAT = 1
+FORMAT = 2
+BUDGETS = ("epochs", "ops", "seconds")
+
+_MEANT_BEFORE: dict[int, dict[str, Any]] = {1: {"budget": "epochs", "schedule": "constant"}}
+"""What runs of earlier formats did where their settings say nothing."""
+
 _DERIVED = frozenset({"format", "baseline"})
 _LARGEST_SEED = 2**63 - 1
 _LEAST_CHANNELS, _LEAST_EPOCHS = 4, 2
@@ -36,11 +42,19 @@ class Config(Settings):
         family = family_of(self.model)
         object.__setattr__(self, "channels", tuple(self.channels) or family.channels)
         object.__setattr__(self, "policy", self.policy or family.policy)
+        usual = "constant" if self.budget == "epochs" else "linear"
+        object.__setattr__(self, "schedule", self.schedule or usual)
+        if float(self.epochs).is_integer():
+            object.__setattr__(self, "epochs", int(self.epochs))
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Config:
-        """Make a configuration from plain values, such as those of a file; lists become tuples."""
-        return cls(**_values(settings))
+        """Make a configuration from plain values, such as those of a file; lists become tuples.
+
+        Settings of a run of an earlier format mean what they meant then.
+        """
+        before = _MEANT_BEFORE.get(settings.get("format", FORMAT), {})
+        return cls(**_values({**before, **settings}))
 
     def changed(self, settings: Mapping[str, Any]) -> Config:
         """Return a configuration with these settings changed, given as plain values."""
@@ -54,6 +68,11 @@ class Config(Settings):
     def baseline(self) -> str:
         """What the others are measured against: `full`, or else the first method."""
         return next((name for name in BASELINES if name in self.methods), self.methods[0])
+
+    @property
+    def rate_schedule(self) -> RateSchedule:
+        """The schedule of learning rates of methods that have none of their own."""
+        return RateSchedule(self.schedule, self.warm_up, self.decay)
 
     @property
     def needs_plan(self) -> bool:
@@ -135,11 +154,15 @@ def _check(config: Config) -> None:
             f"; choose {_fitting(kind)}"
         )
     for name in _of_type("int"):
-        whole_number(name, getattr(config, name))
+        whole_number(name, getattr(config, name), least=0 if name == "tune" else 1)
     if config.threads is not None:
         whole_number("threads", config.threads)
     _check_numbers(config)
+    if config.budget not in BUDGETS:
+        raise unknown_name("budget", config.budget, BUDGETS)
+    RateSchedule(config.schedule or "constant", config.warm_up, config.decay)
     _check_lists(config)
+    _check_tuning(config)
     if config.augment and kind != "images":
         raise ValueError("augment must be off for texts, got True; only images are augmented")
     try:
@@ -151,7 +174,7 @@ def _check(config: Config) -> None:
 
 
 def _check_numbers(config: Config) -> None:
-    for name in ("lr", "plan_budget"):
+    for name in ("lr", "plan_budget", "epochs"):
         value = getattr(config, name)
         if not _is_number(value) or not 0 < value < math.inf:
             hint = "; YAML reads 1e-3 as a string: write 1.0e-3" if isinstance(value, str) else ""
@@ -163,6 +186,23 @@ def _check_numbers(config: Config) -> None:
     for name in _of_type("bool"):
         if not isinstance(getattr(config, name), bool):
             raise ValueError(f"{name} must be true or false, got {getattr(config, name)!r}")
+
+
+def _check_tuning(config: Config) -> None:
+    if not _is_number(config.tune_share) or not 0 < config.tune_share <= 1:
+        raise ValueError(
+            f"tune_share must be a share of the budget in (0, 1], got {config.tune_share!r}"
+        )
+    if not _is_number(config.validation) or not 0 < config.validation < 1:
+        raise ValueError(
+            f"validation must be a share of the training set in (0, 1), got {config.validation!r}; "
+            "tuning needs a part to judge settings by, and must not see the test set"
+        )
+    asks = [name for name in config.methods if config.method(name).tunes_batch_size]
+    if config.tune_batch_size or asks:
+        what = f"method {asks[0]!r}" if asks else "tune_batch_size"
+        if not config.tune:
+            raise ValueError(f"{what} needs tuning, got tune=0; add --tune 20")
 
 
 def _check_lists(config: Config) -> None:
@@ -214,6 +254,8 @@ def _tuple(name: str, value: Any) -> tuple[Any, ...]:
 
 _PAPER = Config(
     model="cnn",
+    budget="epochs",
+    schedule="constant",
     lr=0.1,
     momentum=0.5,
     seeds=(0, 1, 2, 3, 4),

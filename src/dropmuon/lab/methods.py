@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,20 +12,14 @@ import torch
 from torch import nn
 
 from dropmuon import presets
-from dropmuon.checks import unknown_name
+from dropmuon.checks import unknown_name, whole_number
+from dropmuon.lab import schedules
+from dropmuon.lab.kinds import PLANNED, PREFIX, kind_named, kind_names
 from dropmuon.lab.models import item_of
+from dropmuon.lab.schedules import RateSchedule
 from dropmuon.lab.torch_muon import TorchMuon
 from dropmuon.optimizer import DropMuon
-from dropmuon.samplers import (
-    Full,
-    Nice,
-    Progressive,
-    RandomSubset,
-    Sampler,
-    Submodel,
-    by_name,
-    epoch_shift,
-)
+from dropmuon.samplers import Full, Sampler
 
 __all__ = ["BASELINES", "Method", "Optimizer", "Shared", "method_named", "method_names"]
 
@@ -36,18 +29,7 @@ BASELINES = ("full", "muon")
 """The baseline of other methods where it takes part: the method, and its old name."""
 
 _OLD_NAMES = {"muon": "full"}
-_SCHEDULES = ("uniform", "linear", "quadratic", "exponential", "epoch-shift")
-_SIZED = {"nice": Nice, "submodel": Submodel}
-_FIXED_NAMES = (
-    "full",
-    *(f"drop-muon:{name}" for name in _SCHEDULES),
-    "drop-muon:planned",
-    "drop-muon:random-subset",
-    "torch-muon",
-    "scion",
-    "adamw",
-    "sgd",
-)
+_OTHERS = ("torch-muon", "scion", "adamw", "sgd")
 _DROP_MUON_OPTIONS = frozenset(
     {
         "momentum",
@@ -55,6 +37,8 @@ _DROP_MUON_OPTIONS = frozenset(
         "weight_decay",
         "resample_every",
         "updates_per_batch",
+        "parts",
+        "turns",
         "truncate",
         "policy",
         "orthogonalize",
@@ -68,6 +52,9 @@ _OPTIONS = {
         {"adamw_lr", "betas", "momentum", "nesterov", "weight_decay", "adjust_lr_fn"}
     ),
 }
+_OF_THE_LAB = frozenset({"base", "lr", "batch_size", "tune_batch_size"}) | schedules.OPTIONS
+"""Options that every method has, and that are not arguments of its optimizer as they are."""
+
 _USUAL_LR = {"adamw": 1e-3, "sgd": 0.05, "scion": 0.02, "torch-muon": 0.02}
 """Learning rates of methods that do not share that of Drop-Muon; a config or `--lr NAME=VALUE`
 sets others."""
@@ -95,12 +82,33 @@ class Method:
     @property
     def needs_plan(self) -> bool:
         """Whether a sampler has to be planned for the model first."""
-        return self.base == "drop-muon:planned"
+        return self.base.startswith(PREFIX) and self.base.endswith(f":{PLANNED}")
 
     @property
     def updates_per_batch(self) -> int:
         """How often each batch is used."""
         return int(self.options.get("updates_per_batch", 1))
+
+    @property
+    def parts(self) -> int:
+        """How many parts each batch is cut into."""
+        of_kind: Mapping[str, Any] = {}
+        if self.base.startswith(PREFIX):
+            of_kind = kind_named(self.base.removeprefix(PREFIX)).arguments
+        return int(self.options.get("parts", of_kind.get("parts", 1)))
+
+    @property
+    def tunes_batch_size(self) -> bool:
+        """Whether its batch size is tuned, whatever the others do."""
+        return bool(self.options.get("tune_batch_size", False))
+
+    def schedule(self, shared: RateSchedule) -> RateSchedule:
+        """Return the schedule of its learning rates."""
+        return shared.changed(self.options)
+
+    def batch_size(self, shared: int) -> int:
+        """Return its own batch size, else the shared one."""
+        return int(self.options.get("batch_size", shared))
 
     def lr(self, shared: float) -> float:
         """Return its own learning rate, else the usual one of its base, else the shared one."""
@@ -110,7 +118,7 @@ class Method:
         """Return what the method runs with: its options, and the shared settings that it uses."""
         own = {key: value for key, value in self.options.items() if key != "base"}
         used = {}
-        if self.base == "full" or self.base.startswith("drop-muon:"):
+        if self.base == "full" or self.base.startswith(PREFIX):
             used = {"momentum": shared.momentum, "policy": shared.policy}
         return {"lr": self.lr(shared.lr), **used, **own}
 
@@ -119,7 +127,7 @@ class Method:
     ) -> Optimizer:
         """Make the optimizer for a model of the lab."""
         lr = self.lr(shared.lr)
-        own = {k: v for k, v in self.options.items() if k not in {"lr", "base", "alpha"}}
+        own = {k: v for k, v in self.options.items() if k not in _OF_THE_LAB}
         if self.base == "adamw":
             return torch.optim.AdamW(model.parameters(), lr, **own)
         if self.base == "sgd":
@@ -129,65 +137,67 @@ class Method:
         common = {"by": item_of, "total_steps": shared.total_steps, "seed": shared.seed}
         if self.base == "scion":
             return presets.scion(model, lr, **{**common, **own})
-        chosen = {"momentum": shared.momentum, "policy": shared.policy, **common, **own}
-        return DropMuon(model, lr, sampler=self._sampler(planned), **chosen)
-
-    def _sampler(self, planned: Sampler | None) -> Sampler:
-        if self.base == "full":
-            return Full()
-        kind = self.base.partition(":")[2]
-        if kind == "planned":
-            if planned is None:
-                raise ValueError(f"method {self.name!r} needs a plan, got none; make one first")
-            return planned
-        if kind == "random-subset":
-            return RandomSubset()
-        if kind == "epoch-shift":
-            return Progressive(epoch_shift(float(self.options.get("alpha", 0.5))))
-        sized = _sized(kind)
-        return by_name(kind) if sized is None else sized
+        chosen = {"momentum": shared.momentum, "policy": shared.policy, **common}
+        sampler: Sampler = Full()
+        if self.base != "full":
+            kind = kind_named(self.base.removeprefix(PREFIX))
+            layers = len({item_of(name) for name, _ in model.named_parameters()})
+            made = planned if self.needs_plan else None
+            sampler = kind.make(layers, self.options) if made is None else made
+            chosen |= kind.arguments
+            own = {k: v for k, v in own.items() if k not in kind.options}
+        return DropMuon(model, lr, sampler=sampler, **{**chosen, **own})
 
 
 def method_named(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """Return the method of this name; errors list the names and options there are.
 
-    Any name is accepted whose options name a `base`. `muon` is an old name of `full`: the method
-    keeps it as its name, so that runs that began with it can be resumed.
+    Any name is accepted whose options name a `base`. A base may end in `@SIZE`, a batch size of its
+    own, or in `@tuned`, one that tuning finds. `muon` is an old name of `full`: the method keeps it
+    as its name, so that runs that began with it can be resumed.
     """
     options = dict(options or {})
-    base = str(options.get("base", name))
+    base, at, size = str(options.get("base", name)).partition("@")
+    if at:
+        of_name = (
+            {"tune_batch_size": True} if size == "tuned" else {"batch_size": _size(name, size)}
+        )
+        options = {**of_name, **options}
     if base in _OLD_NAMES:
         _warn_of_old_name(base)
         base = _OLD_NAMES[base]
-    if base == "drop-muon:adaptive":
-        raise ValueError(
-            f"method {base!r} does not exist yet; drop-muon:epoch-shift changes its distribution "
-            "with progress"
-        )
-    if base not in _FIXED_NAMES and _sized(base.removeprefix("drop-muon:")) is None:
-        raise unknown_name("method", base, method_names())
+    _check_base(base)
     _check_options(name, base, options)
     return Method(name, base, options)
 
 
 def method_names() -> list[str]:
-    """Return all names, with TAU where a number goes."""
-    return [*_FIXED_NAMES, *(f"drop-muon:{kind}-TAU" for kind in _SIZED)]
+    """Return all names, with letters where numbers go."""
+    return ["full", *(f"{PREFIX}{kind}" for kind in kind_names()), *_OTHERS]
 
 
-def _sized(kind: str) -> Sampler | None:
-    """Return `nice-2` or `submodel-2` as a sampler; None for anything else."""
-    found = re.fullmatch(r"(nice|submodel)-(\d+)", kind)
-    if found is None:
-        return None
-    make: Callable[[int], Sampler] = _SIZED[found[1]]
-    return make(int(found[2]))
+def _check_base(base: str) -> None:
+    if base == "full" or base in _OTHERS:
+        return
+    kind = base.removeprefix(PREFIX)
+    if kind == base:
+        raise unknown_name("method", base, method_names())
+    kind_named(kind)
+
+
+def _size(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(
+            f"method {name!r} must have a batch size or 'tuned' after @, got {text!r}; write "
+            "full@512"
+        )
+    return int(text)
 
 
 def _check_options(name: str, base: str, options: Mapping[str, Any]) -> None:
-    accepted = {"lr", "base"} | set(_OPTIONS.get(base, _DROP_MUON_OPTIONS))
-    if base == "drop-muon:epoch-shift":
-        accepted.add("alpha")
+    accepted = set(_OF_THE_LAB | _OPTIONS.get(base, _DROP_MUON_OPTIONS))
+    if base.startswith(PREFIX):
+        accepted |= kind_named(base.removeprefix(PREFIX)).options
     for option in options:
         if option not in accepted:
             raise unknown_name(f"option of method {name!r}", str(option), accepted)
@@ -195,6 +205,13 @@ def _check_options(name: str, base: str, options: Mapping[str, Any]) -> None:
         lr = options[key]
         if isinstance(lr, bool) or not isinstance(lr, int | float) or not lr > 0:
             raise ValueError(f"{key} of method {name!r} must be a positive number, got {lr!r}")
+    if "batch_size" in options:
+        whole_number(f"batch_size of method {name!r}", options["batch_size"])
+    if not isinstance(options.get("tune_batch_size", False), bool):
+        given = options["tune_batch_size"]
+        raise ValueError(f"tune_batch_size of method {name!r} must be true or false, got {given!r}")
+    if schedules.OPTIONS & set(options):
+        RateSchedule().changed(options)
 
 
 @cache

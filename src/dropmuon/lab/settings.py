@@ -31,7 +31,21 @@ class Settings:
     channels: tuple[int, ...] = _setting((), "widths of the model, such as 64,128,256", task=True)
     batch_norm: bool = _setting(False, "use batch norm in cnn and mlp", task=True)
     batch_size: int = _setting(256, "examples per step")
-    epochs: int = _setting(5, "passes over the training set")
+    budget: str = _setting(
+        "ops",
+        "what --epochs counts: ops (default; every method may spend the operations of so many "
+        "epochs of the baseline), seconds (likewise, on this machine) or epochs (of its own)",
+    )
+    epochs: float = _setting(5, "passes over the training set, of the baseline or of each method")
+    schedule: str = _setting(
+        "", "of all learning rates: constant, linear, cosine or wsd; linear unless --budget epochs"
+    )
+    warm_up: float = _setting(0.0, "share of the budget in which learning rates rise")
+    decay: float = _setting(0.2, "share of the budget in which they fall, for wsd")
+    tune: int = _setting(0, "trials that each method gets to tune its settings; 0 (default): none")
+    tune_share: float = _setting(1.0, "share of the budget that a trial of tuning has")
+    tune_batch_size: bool = _setting(False, "tune batch sizes too: the given one and smaller ones")
+    validation: float = _setting(0.1, "share of the training set that tuning judges settings by")
     seeds: tuple[int, ...] = _setting(
         (0, 1, 2), "how many, or which: 5 or 0,7; a seed fixes initial weights and data order"
     )

@@ -28,15 +28,18 @@ __all__ = ["Display", "costs_table", "targets_table"]
 
 
 class Display(Watcher):
-    """A table that follows the comparison: epoch, accuracies, steps per second, time left."""
+    """A table that follows the comparison: how far, how good, how fast, and the time left.
+
+    At equal cost an epoch is what an epoch of the baseline costs.
+    """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
         self._live: Live | None = None
         self._rows: dict[str, _Row] = {}
-        self._total, self._epochs, self._seeds = 1, 1, 1
+        self._total, self._epochs, self._seeds = 1, 1.0, 1
         self._began = 0.0
-        self._before: int | None = None
+        self._before: float | None = None
 
     def prepare(self, what: str) -> None:
         self._console.print(Text(what, style="dim"))
@@ -50,9 +53,12 @@ class Display(Watcher):
         )
         self._live.start()
 
-    def advance(self, method: str, seed: int, step: int, seconds: float) -> None:
+    def progressed(self, method: str, seed: int, progress: float) -> None:
         if self._before is None:
-            self._before = self._steps_taken()
+            self._before = self._done()
+        self._rows[method].progress = progress
+
+    def advance(self, method: str, seed: int, step: int, seconds: float) -> None:
         row = self._rows[method]
         row.seed, row.step, row.seconds = seed, step, seconds
 
@@ -60,8 +66,10 @@ class Display(Watcher):
         row = self._rows[evaluation.method]
         row.seed, row.step, row.seconds = evaluation.seed, evaluation.step, evaluation.seconds
         row.train, row.test = evaluation.train_accuracy, evaluation.test_accuracy
-        if evaluation.step == self._total:
-            row.finished += 1
+        row.loss = evaluation.test_loss
+        progress = evaluation.progress
+        row.progress = evaluation.step / self._total if progress is None else progress
+        row.finished += row.progress >= 1
 
     def end(self) -> None:
         if self._live is not None:
@@ -72,11 +80,11 @@ class Display(Watcher):
         """Return the table, and a bar over all methods and seeds."""
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("method")
-        for name in ("seed", "epoch", "train", "test", "steps/s"):
+        for name in ("seed", "epoch", "train", "test", "loss", "steps/s"):
             table.add_column(name, justify="right")
         for name, row in self._rows.items():
             table.add_row(name, *self._cells(row))
-        done, total = self._steps_taken(), self._total * self._seeds * max(1, len(self._rows))
+        done, total = self._done(), self._seeds * max(1, len(self._rows))
         bar = ProgressBar(total=total, completed=done, width=40)
         foot = Table.grid(padding=(0, 2))
         foot.add_row(bar, Text(self._left(done, total), style="dim"))
@@ -86,17 +94,19 @@ class Display(Watcher):
         rate = row.step / row.seconds if row.seconds > 0 else 0.0
         return [
             str(row.seed),
-            f"{row.step / self._total * self._epochs:.1f}/{self._epochs}",
+            f"{row.progress * self._epochs:.1f}/{self._epochs:g}",
             "" if row.train is None else f"{row.train:.1%}",
             "" if row.test is None else f"{row.test:.1%}",
+            "" if row.loss is None else f"{row.loss:.3f}",
             f"{rate:.1f}" if rate else "",
         ]
 
-    def _steps_taken(self) -> int:
+    def _done(self) -> float:
+        """Return how many trials are done, those under way in part."""
         rows = self._rows.values()
-        return sum(r.finished * self._total + (r.step if r.step < self._total else 0) for r in rows)
+        return sum(row.finished + (row.progress if row.progress < 1 else 0.0) for row in rows)
 
-    def _left(self, done: int, total: int) -> str:
+    def _left(self, done: float, total: int) -> str:
         if self._before is None or done <= self._before:
             return "starting"
         elapsed, new = self._clock() - self._began, done - self._before
@@ -142,6 +152,8 @@ class _Row:
     seconds: float = 0.0
     train: float | None = None
     test: float | None = None
+    loss: float | None = None
+    progress: float = 0.0
     finished: int = 0
 
 

@@ -54,6 +54,11 @@ class TorchMuon:
         self.muon = torch.optim.Muon([matrix for _, matrix in self._hidden], lr, **decay, **muon)
         self.adamw = torch.optim.AdamW(rest, adamw_lr, betas, **decay)
 
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of both optimizers, for learning-rate schedules."""
+        return [*self.muon.param_groups, *self.adamw.param_groups]
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Move all parameters along their gradients."""
         loss = None if closure is None else closure()

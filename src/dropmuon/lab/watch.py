@@ -26,7 +26,10 @@ class Watcher:
         """Called before training with a few words about what takes time."""
 
     def begin(self, config: Config, total_steps: int) -> None:
-        """Called when training starts; every trial takes `total_steps` steps."""
+        """Called when training starts; the baseline takes `total_steps` steps."""
+
+    def progressed(self, method: str, seed: int, progress: float) -> None:
+        """Called before `advance`, with the share of its training that a trial has done."""
 
     def advance(self, method: str, seed: int, step: int, seconds: float) -> None:
         """Called when a trial has reached a step after this many seconds of training."""
@@ -51,6 +54,10 @@ class Watchers(Watcher):
     def begin(self, config: Config, total_steps: int) -> None:
         for each in self._watchers:
             each.begin(config, total_steps)
+
+    def progressed(self, method: str, seed: int, progress: float) -> None:
+        for each in self._watchers:
+            each.progressed(method, seed, progress)
 
     def advance(self, method: str, seed: int, step: int, seconds: float) -> None:
         for each in self._watchers:
@@ -79,6 +86,8 @@ def _scalars(evaluation: Evaluation) -> dict[str, float]:
         "train/loss": evaluation.train_loss,
         "test/accuracy": evaluation.test_accuracy,
         "test/loss": evaluation.test_loss,
+        "train/bits_per_byte": evaluation.train_bits_per_byte,
+        "test/bits_per_byte": evaluation.test_bits_per_byte,
         "epoch": evaluation.epoch,
         "seconds": evaluation.seconds,
         "operations": evaluation.operations,

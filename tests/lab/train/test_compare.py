@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,33 +14,13 @@ import torch
 
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
-from dropmuon.lab.run import Evaluation, RunDirectory
+from dropmuon.lab.run import RunDirectory
 from dropmuon.lab.train import compare as compare_module
 from dropmuon.lab.train.compare import compare
 from dropmuon.lab.train.trial import Trial
-from dropmuon.lab.watch import Watcher
 from dropmuon.planning import Plan
 from tests.lab.tiny import METHODS, tiny
-
-
-def timeless(run: RunDirectory) -> list[Evaluation]:
-    """Everything but time, in an order of its own."""
-    found = [replace(each, seconds=0.0, load=None) for each in run.evaluations()]
-    return sorted(found, key=lambda each: (each.seed, each.method, each.step))
-
-
-class StopAfter(Watcher):
-    """Presses Ctrl-C after so many evaluations, while training continues."""
-
-    def __init__(self, evaluations: int) -> None:
-        self._left = evaluations
-
-    def evaluated(self, evaluation: Evaluation) -> None:
-        self._left -= 1
-
-    def advance(self, method: str, seed: int, step: int, seconds: float) -> None:
-        if self._left <= 0:
-            raise KeyboardInterrupt
+from tests.lab.train.runs import StopAfter, timeless
 
 
 @pytest.fixture(scope="module")
@@ -292,3 +273,21 @@ def test_bytes_are_learned_by_a_gpt(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     last = compare(config, tmp_path / "run").evaluations()[-2:]
     assert all(each.test_accuracy > 0.9 for each in last)
+    for each in last:
+        assert each.test_loss is not None
+        assert each.test_bits_per_byte == pytest.approx(each.test_loss / math.log(2))
+        assert each.train_bits_per_byte == each.test_bits_per_byte
+
+
+def test_images_have_no_bits_per_byte(unbroken: RunDirectory) -> None:
+    assert {each.test_bits_per_byte for each in unbroken.evaluations()} == {None}
+
+
+def test_the_portion_that_each_layer_learned_from_is_recorded(tmp_path: Path) -> None:
+    config = tiny(methods=("full", "drop-muon:parts-4"), seeds=(0,))
+    found = [e for e in compare(config, tmp_path / "run").evaluations() if e.step > 2]
+    for each in found:
+        expected = [1.0] * 3 if each.method == "full" else [0.25, 0.25, 1.0]
+        assert each.shares == pytest.approx(expected)
+        assert each.moved == (2, 2, 2)
+        assert sum(each.cutoffs) == (2 if each.method == "full" else 8)

@@ -5,7 +5,7 @@ Intervals are percentile bootstraps of means over seeds, with the same resamples
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -31,8 +31,10 @@ __all__ = [
     "finished",
     "in_order",
     "interval",
+    "is_whole",
     "mean_line",
     "normalized_curves",
+    "reach",
     "trials",
 ]
 
@@ -82,8 +84,19 @@ def trials(evaluations: Iterable[Evaluation]) -> dict[str, dict[int, list[Evalua
 
 def finished(of_seed: Mapping[int, list[Evaluation]]) -> dict[int, list[Evaluation]]:
     """Return the trials of one method that went as far as its furthest."""
-    far = max((trial[-1].epoch for trial in of_seed.values()), default=0.0)
-    return {seed: t for seed, t in of_seed.items() if as_far(t[-1].epoch, far)}
+    far = max((reach(trial[-1]) for trial in of_seed.values()), default=0.0)
+    return {seed: t for seed, t in of_seed.items() if as_far(reach(t[-1]), far)}
+
+
+def is_whole(trial: Sequence[Evaluation], epochs: float) -> bool:
+    """Return whether a trial is at its end; `epochs` decide it in runs of format 1."""
+    last = trial[-1]
+    return as_far(last.epoch, epochs) if last.progress is None else last.is_final
+
+
+def reach(evaluation: Evaluation) -> float:
+    """Return how far a trial was: the share of its training, or epochs in runs of format 1."""
+    return evaluation.epoch if evaluation.progress is None else evaluation.progress
 
 
 def accuracy(evaluation: Evaluation, split: Split) -> float:
@@ -118,10 +131,18 @@ def along(evaluation: Evaluation, axis: Axis) -> float:
 def mean_line(
     of_seed: Mapping[int, list[Evaluation]], axis: Axis, split: Split
 ) -> list[tuple[float, float]]:
-    """Return (time, accuracy) averaged over finished trials, at the steps that all of them have."""
-    whole = [{each.step: each for each in trial} for trial in finished(of_seed).values()]
-    if not whole:
+    """Return (time, accuracy) averaged over finished trials.
+
+    At the steps that all of them have; at equal cost these differ, and lines are interpolated at
+    the progress of the trial with the fewest evaluations.
+    """
+    of_trials = list(finished(of_seed).values())
+    if not of_trials:
         return []
+    if all(each.progress is not None for trial in of_trials for each in trial):
+        times = _averaged(of_trials, lambda each: along(each, axis))
+        return list(zip(times, _averaged(of_trials, lambda e: accuracy(e, split)), strict=True))
+    whole = [{each.step: each for each in trial} for trial in of_trials]
     shared = sorted(set.intersection(*(set(trial) for trial in whole)))
     return [
         (
@@ -136,14 +157,20 @@ def activity(of_seed: Mapping[int, list[Evaluation]]) -> tuple[list[float], list
     """Return how often each layer moved between evaluations: their epochs, and shares by layer.
 
     Shares are of the steps between two evaluations, over all seeds; there is one more epoch.
+    At equal cost the seeds are at different epochs then, and the first of them gives the epochs.
     """
+    first = next(iter(of_seed.values()), [])
     moved: dict[tuple[float, float], list[int]] = {}
     steps: dict[tuple[float, float], int] = {}
     for trial in of_seed.values():
-        for before, after in pairwise(trial):
+        for index, (before, after) in enumerate(pairwise(trial)):
             if not after.moved or after.step == before.step:
                 continue
             place = (before.epoch, after.epoch)
+            if after.progress is not None:
+                if index + 1 >= len(first):
+                    break
+                place = (first[index].epoch, first[index + 1].epoch)
             sums = moved.get(place, [0] * len(after.moved))
             moved[place] = [one + other for one, other in zip(sums, after.moved, strict=True)]
             steps[place] = steps.get(place, 0) + after.step - before.step
@@ -173,10 +200,10 @@ def normalized_curves(
     whole = finished(by_method.get(baseline, {}))
     ends = {seed: clock(trial[-1], unit) for seed, trial in whole.items()}
     ends = {seed: end for seed, end in ends.items() if end > 0}
-    far = max((trial[-1].epoch for trial in whole.values()), default=0.0)
+    far = max((reach(trial[-1]) for trial in whole.values()), default=0.0)
     found = []
     for method, of_seed in by_method.items():
-        taking_part = {s: t for s, t in of_seed.items() if s in ends and as_far(t[-1].epoch, far)}
+        taking_part = {s: t for s, t in of_seed.items() if s in ends and as_far(reach(t[-1]), far)}
         if taking_part:
             found.append(_curve(method, taking_part, ends, split, unit, grid))
     return found
@@ -188,6 +215,18 @@ def interval(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]
         return None, None
     low, high = _band(np.asarray(values, dtype=np.float64)[:, None])
     return float(low[0]), float(high[0])
+
+
+def _averaged(
+    of_trials: Sequence[Sequence[Evaluation]], value: Callable[[Evaluation], float]
+) -> list[float]:
+    """Return the mean over trials, interpolated at the progress of the one with the fewest."""
+    places = [reach(each) for each in min(of_trials, key=len)]
+    rows = [
+        np.interp(places, [reach(each) for each in trial], [value(each) for each in trial])
+        for trial in of_trials
+    ]
+    return [float(mean) for mean in np.mean(rows, axis=0)]
 
 
 def _curve(

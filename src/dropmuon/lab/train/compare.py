@@ -7,10 +7,12 @@ affects all of them alike. Every evaluation is on disk as soon as it is made.
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,16 @@ from dropmuon.files import write_bytes, write_text
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
 from dropmuon.lab.models import item_of
-from dropmuon.lab.run import RunDirectory
-from dropmuon.lab.train.meter import Counts, environment, keep_freed_memory
-from dropmuon.lab.train.trial import Trial, initial_model, shared_settings, total_steps
+from dropmuon.lab.run import RunDirectory, check_same
+from dropmuon.lab.train.budget import Budget, check_fits, measured_budget
+from dropmuon.lab.train.machine import environment, keep_freed_memory
+from dropmuon.lab.train.meter import Counts
+from dropmuon.lab.train.seeded import initial_model
+from dropmuon.lab.train.trial import Trial
+from dropmuon.lab.train.tune import check_tunable, tuned
 from dropmuon.lab.watch import Watcher
 from dropmuon.planning import Plan, plan
-from dropmuon.samplers import Full, Sampler
+from dropmuon.samplers import Sampler
 
 __all__ = ["compare"]
 
@@ -38,42 +44,90 @@ _PLANNING_BATCHES = 8
 
 
 def compare(
-    config: Config, out: Path, *, resume: bool = False, watcher: Watcher | None = None
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    tuning: Path | None = None,
 ) -> RunDirectory:
     """Run a comparison into a directory; an interrupted one can be resumed from there.
+
+    `tuning` is the directory of tuned settings, which comparisons may share; by default it is
+    inside `out`.
 
     Raises KeyboardInterrupt on Ctrl-C, with all evaluations so far and the state of every trial at
     its last evaluation on disk. Arguments are checked before anything is written.
     """
     watcher, run = watcher or Watcher(), RunDirectory(out)
-    run.check_usable(config.to_json(), resume=resume)
+    _check_usable(run, config, resume=resume)
     watcher.prepare(f"loading {config.dataset}")
     shows = sys.stderr.isatty()
     found = data.load(
         config.dataset, device=config.device, context=config.context, show_progress=shows
     )
-    if config.batch_size > len(found.train):
-        raise ValueError(
-            f"batch_size must be at most the {len(found.train)} training examples of "
-            f"{config.dataset}, got {config.batch_size}; lower it"
-        )
-    _check_optimizers(config, found)
-    out.mkdir(parents=True, exist_ok=True)
-    with run.lock() as is_alone, _threads(config.threads), run.writing():
-        if not is_alone:
-            raise ValueError(f"out {out} is in use by another process; wait for it, or end it")
-        run.check_usable(config.to_json(), resume=resume)
-        _begin(run, config)
-        _train(run, config, found, watcher)
+    _check_batches(config, found)
+    counts: dict[str, Counts] = {name: {} for name in config.methods}
+    with _threads(config.threads):
+        budget = measured_budget(config, found, counts[config.baseline])
+        for name in config.methods:
+            check_fits(config, found, config.method(name), budget, counts[name])
+        if config.tune:
+            check_tunable(config, found)
+        out.mkdir(parents=True, exist_ok=True)
+        with run.lock() as is_alone, run.writing():
+            if not is_alone:
+                raise ValueError(f"out {out} is in use by another process; wait for it, or end it")
+            _check_usable(run, config, resume=resume)
+            _begin(run, config)
+            budget, planned = _kept(run, budget), _planned_sampler(config, found, run, watcher)
+            if config.tune:
+                cache = tuning or out / "tuning"
+                config, report = tuned(config, found, cache, watcher, planned)
+                run.write("tuned.json", report)
+            _train(_Comparison(run, config, found, budget, planned, counts, watcher))
     return run
 
 
-def _check_optimizers(config: Config, found: data.Data) -> None:
-    """Raise what an optimizer rejects before anything is written; any sampler stands for a plan."""
-    seed = config.seeds[0]
-    model, shared = initial_model(config, found, seed), shared_settings(config, found, seed)
+@dataclass(frozen=True)
+class _Comparison:
+    """What the steps of a comparison work on."""
+
+    run: RunDirectory
+    config: Config
+    found: data.Data
+    budget: Budget
+    planned: Sampler | None
+    counts: dict[str, Counts]
+    watcher: Watcher
+
+
+def _check_usable(run: RunDirectory, config: Config, *, resume: bool) -> None:
+    """Raise ValueError if this comparison may not write into the directory."""
+    if resume:
+        check_same(Config.of(run.config).to_json(), config.to_json())
+    else:
+        run.check_usable(config.to_json(), resume=False)
+
+
+def _check_batches(config: Config, found: data.Data) -> None:
     for name in config.methods:
-        config.method(name).optimizer(model, shared, Full())
+        size = config.method(name).batch_size(config.batch_size)
+        if size > len(found.train):
+            raise ValueError(
+                f"batch_size must be at most the {len(found.train)} training examples of "
+                f"{config.dataset}, got {size}; lower it"
+            )
+
+
+def _kept(run: RunDirectory, budget: Budget) -> Budget:
+    """Return the budget that the run began with: seconds are measured once."""
+    if budget.unit != "seconds":
+        return budget
+    path = run.path / "budget.json"
+    if not path.exists():
+        run.write("budget.json", budget.to_json())
+    return Budget(**json.loads(path.read_text()))
 
 
 def _begin(run: RunDirectory, config: Config) -> None:
@@ -85,23 +139,30 @@ def _begin(run: RunDirectory, config: Config) -> None:
         run.write("config.json", config.to_json())
 
 
-def _train(run: RunDirectory, config: Config, found: data.Data, watcher: Watcher) -> None:
+def _train(c: _Comparison) -> None:
     """Train every seed to its end, from the current state of the run."""
-    planned = _planned_sampler(config, found, run, watcher)
-    counts: dict[str, Counts] = {name: {} for name in config.methods}
-    watcher.begin(config, total_steps(config, found))
+    c.watcher.begin(c.config, c.budget.steps)
     try:
-        for evaluation in run.evaluations():
-            watcher.evaluated(evaluation)
-        for seed in _unfinished_seeds(run, config, found):
-            initial = initial_model(config, found, seed)
+        for evaluation in c.run.evaluations():
+            c.watcher.evaluated(evaluation)
+        for seed in _unfinished_seeds(c):
+            initial = initial_model(c.config, c.found, seed)
             trials = [
-                Trial(config, config.method(name), seed, found, initial, planned, counts[name])
-                for name in config.methods
+                Trial(
+                    c.config,
+                    c.config.method(name),
+                    seed,
+                    c.found,
+                    initial,
+                    c.budget,
+                    c.planned,
+                    c.counts[name],
+                )
+                for name in c.config.methods
             ]
-            _train_seed(run, config, trials, watcher)
+            _train_seed(c, trials)
     finally:
-        watcher.end()
+        c.watcher.end()
 
 
 def _planned_sampler(
@@ -133,35 +194,33 @@ def _planned_sampler(
     return Plan.load(path).sampler
 
 
-def _unfinished_seeds(run: RunDirectory, config: Config, found: data.Data) -> list[int]:
-    """Return the seeds on which some method was not yet evaluated after its last step."""
-    last = total_steps(config, found)
-    ended = {(each.method, each.seed) for each in run.evaluations() if each.step == last}
-    return [seed for seed in config.seeds if not ended >= {(m, seed) for m in config.methods}]
+def _unfinished_seeds(c: _Comparison) -> list[int]:
+    """Return the seeds on which some method was not yet evaluated at its end."""
+    ended = {
+        (each.method, each.seed)
+        for each in c.run.evaluations()
+        if each.is_final or (each.progress is None and each.step == c.budget.steps)
+    }
+    wanted = c.config.methods
+    return [seed for seed in c.config.seeds if not ended >= {(m, seed) for m in wanted}]
 
 
-def _train_seed(
-    run: RunDirectory, config: Config, trials: Sequence[Trial], watcher: Watcher
-) -> None:
+def _train_seed(c: _Comparison, trials: Sequence[Trial]) -> None:
     """Take all methods through one seed, from evaluation to evaluation."""
-    if not (run.path / "methods.json").exists():
-        run.write("methods.json", {trial.method.name: trial.description() for trial in trials})
-    _restore(run, trials)
+    if not (c.run.path / "methods.json").exists():
+        c.run.write("methods.json", {trial.method.name: trial.description() for trial in trials})
+    _restore(c.run, trials)
     for trial in trials:
         trial.warm_up()
-    for turn, stop in enumerate(_evaluation_steps(config, trials[0].total_steps)):
+    count = max(1, round(c.config.epochs * c.config.evaluations_per_epoch))
+    for turn in range(count + 1):
+        stop = turn / count
         behind = [trial for trial in trials if trial.evaluated_at < stop]
-        _advance(_rotated(behind, turn), stop, watcher)
+        _advance(_rotated(behind, turn), max(turn - 1, 0) / count, stop, c.watcher)
         for trial in behind:
-            _evaluate(run, trial, watcher)
+            _evaluate(c.run, trial, c.watcher)
     for trial in trials:
-        _checkpoint(run, trial).unlink(missing_ok=True)
-
-
-def _evaluation_steps(config: Config, total_steps: int) -> list[int]:
-    """Return the steps after which trials are evaluated: the start, and parts of every epoch."""
-    count = config.epochs * config.evaluations_per_epoch
-    return sorted({round(total_steps * k / count) for k in range(count + 1)})
+        _checkpoint(c.run, trial).unlink(missing_ok=True)
 
 
 def _rotated(trials: Sequence[Trial], turn: int) -> list[Trial]:
@@ -170,15 +229,17 @@ def _rotated(trials: Sequence[Trial], turn: int) -> list[Trial]:
     return [*trials[start:], *trials[:start]]
 
 
-def _advance(trials: Sequence[Trial], stop: int, watcher: Watcher) -> None:
-    """Let trials take turns until each has reached the step."""
-    first = min((trial.step for trial in trials), default=stop)
-    size = max(1, -(-(stop - first) // _SLICES))
-    while any(trial.step < stop for trial in trials):
+def _advance(trials: Sequence[Trial], start: float, stop: float, watcher: Watcher) -> None:
+    """Let trials take turns from one share of the budget to another."""
+    for part in range(1, _SLICES + 1):
+        until = stop if part == _SLICES else start + (stop - start) * part / _SLICES
         for trial in trials:
-            if trial.step < stop:
-                trial.advance(min(size, stop - trial.step))
-                watcher.advance(trial.method.name, trial.seed, trial.step, trial.seconds)
+            before = trial.step
+            trial.advance(until)
+            if trial.step > before:
+                name, seed = trial.method.name, trial.seed
+                watcher.progressed(name, seed, trial.progress)
+                watcher.advance(name, seed, trial.step, trial.seconds)
 
 
 def _evaluate(run: RunDirectory, trial: Trial, watcher: Watcher) -> None:
@@ -197,7 +258,7 @@ def _restore(run: RunDirectory, trials: Sequence[Trial]) -> None:
         path = _checkpoint(run, trial)
         if path.exists():
             trial.restore(_loaded(path))
-    reached = {trial.method.name: trial.evaluated_at for trial in trials}
+    reached = {t.method.name: t.step if t.evaluated_at >= 0 else -1 for t in trials}
     run.rewrite(
         each
         for each in run.evaluations()

@@ -1,0 +1,231 @@
+"""Tuning: every method gets the same number of trials on a validation part of the training set.
+
+Test data take no part. What is found is kept in a file per method, named by everything that it
+depends on, and never searched for again; an interrupted search is continued where it was.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from torch import nn
+
+from dropmuon.files import write_json
+from dropmuon.lab import data
+from dropmuon.lab.config import Config
+from dropmuon.lab.methods import Method
+from dropmuon.lab.run import finite
+from dropmuon.lab.train.budget import Budget, measured_budget, shared_settings
+from dropmuon.lab.train.seeded import initial_model, without_validation
+from dropmuon.lab.train.trial import Trial, measured
+from dropmuon.lab.watch import Watcher
+from dropmuon.norms import AdamW
+from dropmuon.optimizer import DropMuon
+from dropmuon.samplers import Sampler
+from dropmuon.version import __version__
+
+__all__ = ["check_tunable", "search_space", "tuned"]
+
+_SEED = 0
+_FORMAT = 1
+_RATE_REACH = 10.0
+_ADAMW_RATES = (1e-4, 3e-2)
+_MOMENTA = (0.5, 0.7, 0.8, 0.9, 0.95)
+_SMALLER = (1, 2, 4, 8)
+"""Batches that are tried: whole, halves, quarters and eighths of the given size."""
+
+_SETTINGS = (
+    *("dataset", "model", "channels", "batch_norm", "augment", "context", "batch_size", "lr"),
+    *("momentum", "policy", "budget", "epochs", "schedule", "warm_up", "decay", "validation"),
+)
+"""Settings of a comparison that the result of tuning depends on."""
+
+Space = dict[str, BaseDistribution]
+
+
+def tuned(
+    config: Config,
+    found: data.Data,
+    cache: Path,
+    watcher: Watcher,
+    planned: Sampler | None = None,
+) -> tuple[Config, dict[str, Any]]:
+    """Return the configuration with the best settings of every method, and what was found.
+
+    The settings that were given are the first trial, so that tuning never ends with a worse loss on
+    the validation part. The budget of a trial is `tune_share` of the comparison's.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    small, part = _while_tuning(config), without_validation(found, config.validation)
+    options = {name: dict(own) for name, own in config.options.items()}
+    report = {}
+    for name in config.methods:
+        search = _Search(small, part, config.method(name), planned)
+        path = cache / f"{_slug(name)}-{search.digest}.json"
+        trials = search.run(path, config.tune, watcher)
+        best = min(trials, key=lambda each: math.inf if each["loss"] is None else each["loss"])
+        if best["loss"] is None:
+            raise ValueError(
+                f"tuning found no setting of {name} with a finite loss in {config.tune} trials; "
+                "lower its lr"
+            )
+        options[name] = {**options.get(name, {}), **best["settings"]}
+        report[name] = {"trials": config.tune, "file": path.name, **best}
+    return replace(config, options=options), report
+
+
+def check_tunable(config: Config, found: data.Data) -> None:
+    """Raise ValueError if a batch does not fit beside the validation part, or a step the budget."""
+    small, part = _while_tuning(config), without_validation(found, config.validation)
+    for name in config.methods:
+        size = config.method(name).batch_size(config.batch_size)
+        if size > len(part.train):
+            raise ValueError(
+                f"batch_size must be at most the {len(part.train)} examples that validation="
+                f"{config.validation:g} leaves for tuning, got {size}; lower one of them"
+            )
+    measured_budget(replace(small, budget="epochs"), part)
+
+
+def search_space(config: Config, method: Method, optimizer: Any) -> tuple[Space, dict[str, Any]]:
+    """Return what is searched for a method, and its given settings, which are tried first."""
+    lr = method.lr(config.lr)
+    space: Space = {"lr": FloatDistribution(lr / _RATE_REACH, lr * _RATE_REACH, log=True)}
+    given: dict[str, Any] = {"lr": lr}
+    if _uses_adamw(method, optimizer):
+        given["adamw_lr"] = own = float(method.options.get("adamw_lr", 3e-4))
+        low, high = _ADAMW_RATES
+        space["adamw_lr"] = FloatDistribution(min(low, own), max(high, own), log=True)
+    momentum = optimizer.param_groups[0].get("momentum")
+    if momentum is not None:
+        given["momentum"] = momentum
+        space["momentum"] = CategoricalDistribution(sorted({*_MOMENTA, momentum}))
+    if method.options.get("tune_batch_size", config.tune_batch_size):
+        given["batch_size"] = size = method.batch_size(config.batch_size)
+        sizes = {size // by for by in _SMALLER if size // by >= 2 * method.parts} | {size}
+        space["batch_size"] = CategoricalDistribution(sorted(sizes))
+    return space, given
+
+
+@dataclass
+class _Search:
+    """The search for the settings of one method."""
+
+    config: Config
+    found: data.Data
+    method: Method
+    planned: Sampler | None
+
+    def __post_init__(self) -> None:
+        settings = self.config.to_json()
+        baseline = self.config.method(self.config.baseline)
+        whole = {
+            **{name: settings[name] for name in _SETTINGS},
+            "tune_batch_size": self.config.tune_batch_size,
+            "method": {"base": self.method.base, "options": dict(self.method.options)},
+            "baseline": {"base": baseline.base, "options": dict(baseline.options)},
+            "plan": repr(self.planned) if self.method.needs_plan else None,
+        }
+        self.key: dict[str, Any] = json.loads(json.dumps(whole))
+        text = json.dumps(self.key, sort_keys=True)
+        self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def run(self, path: Path, count: int, watcher: Watcher) -> list[dict[str, Any]]:
+        """Return the first `count` trials, known ones from the file, the others trained."""
+        trials = self._known(path)
+        if len(trials) >= count:
+            return trials[:count]
+        initial = initial_model(self.config, self.found, _SEED)
+        budget = measured_budget(self.config, self.found)
+        study = self._study(initial)
+        for place in range(count):
+            trial = study.ask(self._space)
+            if place < len(trials):
+                _check_same_trial(path, trials[place]["settings"], trial.params)
+            else:
+                best = min((t["loss"] for t in trials if t["loss"] is not None), default=None)
+                so_far = "" if best is None else f", best loss so far {best:.3f}"
+                watcher.prepare(f"tuning {self.method.name}: {place + 1} of {count}{so_far}")
+                loss = self._loss(trial.params, initial, budget)
+                trials.append({"settings": dict(trial.params), "loss": finite(loss)})
+                path.parent.mkdir(parents=True, exist_ok=True)
+                content = {"format": _FORMAT, "dropmuon": __version__, "key": self.key}
+                write_json(path, {**content, "trials": trials})
+            loss = trials[place]["loss"]
+            study.tell(trial, math.inf if loss is None else loss)
+        return trials
+
+    def _study(self, initial: nn.Sequential) -> optuna.Study:
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=_SEED))
+        shared = shared_settings(self.config, 1, _SEED)
+        optimizer = self.method.optimizer(copy.deepcopy(initial), shared, self.planned)
+        self._space, given = search_space(self.config, self.method, optimizer)
+        study.enqueue_trial(given)
+        return study
+
+    def _loss(self, settings: Mapping[str, Any], initial: nn.Sequential, budget: Budget) -> float:
+        """Train with these settings, and return the loss on the validation part."""
+        method = replace(self.method, options={**self.method.options, **settings})
+        trial = Trial(self.config, method, _SEED, self.found, initial, budget, self.planned)
+        trial.advance(1.0)
+        return measured(trial.model, self.found.test)[1]
+
+    def _known(self, path: Path) -> list[dict[str, Any]]:
+        """Return the trials in the file; a damaged or stale one is an error."""
+        if not path.exists():
+            return []
+        remedy = "remove it, and its method is tuned again"
+        try:
+            content = json.loads(path.read_text())
+            made_by, key, trials = (content[name] for name in ("dropmuon", "key", "trials"))
+            is_sound = all({"settings", "loss"} <= set(each) for each in trials)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"tuning cache {path} is damaged ({error}); {remedy}") from error
+        if not is_sound:
+            raise ValueError(f"tuning cache {path} is damaged (a trial is incomplete); {remedy}")
+        if content.get("format") != _FORMAT or made_by != __version__:
+            raise ValueError(
+                f"tuning cache {path} is stale: it is of dropmuon {made_by}, and this is "
+                f"{__version__}; {remedy}"
+            )
+        for name, value in self.key.items():
+            if key.get(name) != value:
+                raise ValueError(
+                    f"tuning cache {path} is stale: {name} was {key.get(name)!r}, and is "
+                    f"{value!r}; {remedy}"
+                )
+        return list(trials)
+
+
+def _while_tuning(config: Config) -> Config:
+    epochs = config.epochs * config.tune_share
+    return replace(config, epochs=epochs, seeds=(_SEED,))
+
+
+def _check_same_trial(path: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raise ValueError if the search would not have asked for a trial that is in the file."""
+    if dict(known) != dict(asked):
+        raise ValueError(
+            f"tuning cache {path} is stale: another version of optuna searched it; remove it, and "
+            "its method is tuned again"
+        )
+
+
+def _uses_adamw(method: Method, optimizer: Any) -> bool:
+    if isinstance(optimizer, DropMuon):
+        return any(isinstance(member.norm, AdamW) for member in optimizer.roster.members())
+    return method.base == "torch-muon"
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.+-]+", "-", name)[:60]

@@ -1,0 +1,240 @@
+"""Tuning: equal for all methods, blind to the test set, done once, and continued where it was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dropmuon.lab import data
+from dropmuon.lab.config import Config
+from dropmuon.lab.run import RunDirectory
+from dropmuon.lab.train import tune
+from dropmuon.lab.train.budget import shared_settings
+from dropmuon.lab.train.compare import compare
+from dropmuon.lab.train.seeded import initial_model, without_validation
+from dropmuon.lab.train.trial import Trial
+from dropmuon.lab.train.tune import search_space, tuned
+from dropmuon.lab.watch import Watcher
+from tests.lab.tiny import tiny
+from tests.lab.train.runs import StopAfter, timeless
+
+
+def small(**changes: Any) -> Config:
+    settings = {"budget": "ops", "methods": ("full", "drop-muon:parts-4"), "seeds": (0, 1)}
+    return tiny(**{**settings, "tune": 3, "epochs": 1, "evaluations_per_epoch": 1, **changes})
+
+
+class Noted(Watcher):
+    """Keeps what takes time, and presses Ctrl-C at the trial of this number."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.trials: list[str] = []
+        self._stop = stop
+
+    def prepare(self, what: str) -> None:
+        if what.startswith("tuning"):
+            self.trials.append(what)
+            if len(self.trials) == self._stop:
+                raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def digits() -> data.Data:
+    return data.load("digits")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return compare(small(), tmp_path_factory.mktemp("runs") / "tuned")
+
+
+def test_the_validation_part_is_the_same_tenth_of_the_training_set(digits: data.Data) -> None:
+    part, again = without_validation(digits, 0.1), without_validation(digits, 0.1)
+    assert (len(part.train), len(part.test)) == (1293, 144)
+    assert torch.equal(part.test.inputs, again.test.inputs)
+    together = torch.cat([part.train.targets, part.test.targets])
+    assert torch.equal(together.sort()[0], digits.train.targets.sort()[0])
+
+
+def test_every_method_gets_as_many_trials_and_the_given_settings_first(run: RunDirectory) -> None:
+    report = json.loads((run.path / "tuned.json").read_text())
+    assert set(report) == {"full", "drop-muon:parts-4"}
+    for name, found in report.items():
+        trials = json.loads((run.path / "tuning" / found["file"]).read_text())["trials"]
+        assert len(trials) == found["trials"] == 3
+        assert trials[0]["settings"] == {"lr": 0.05, "momentum": 0.5}
+        assert found["loss"] == min(each["loss"] for each in trials)
+        assert run.methods[name]["settings"] | found["settings"] == run.methods[name]["settings"]
+
+
+def test_the_settings_that_were_asked_for_are_kept_apart_from_the_tuned(run: RunDirectory) -> None:
+    assert Config.of(run.config) == small()
+
+
+def test_what_is_tuned_is_not_tuned_again(
+    run: RunDirectory, digits: data.Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watcher = Noted()
+    before = [path.read_bytes() for path in sorted((run.path / "tuning").iterdir())]
+    config, _ = tuned(small(title="other", seeds=(5,)), digits, run.path / "tuning", watcher)
+    assert watcher.trials == []
+    assert [path.read_bytes() for path in sorted((run.path / "tuning").iterdir())] == before
+    assert config.options["full"]["lr"] == run.methods["full"]["settings"]["lr"]
+
+
+def test_more_trials_continue_the_search_and_fewer_are_its_start(
+    run: RunDirectory, digits: data.Data, tmp_path: Path
+) -> None:
+    watcher = Noted()
+    cache = tmp_path / "tuning"
+    for count in (2, 3, 1):
+        _, report = tuned(small(tune=count, methods=("full",)), digits, cache, watcher)
+    assert [each.split()[2] for each in watcher.trials] == ["1", "2", "3"]
+    assert report["full"]["settings"] == {"lr": 0.05, "momentum": 0.5}
+    (path,) = cache.iterdir()
+    assert path.read_bytes() == (run.path / "tuning" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("stop", [1, 2, 5])
+def test_an_interrupted_search_is_continued_as_if_it_was_not(
+    run: RunDirectory, tmp_path: Path, stop: int
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        compare(small(), out, watcher=Noted(stop))
+    assert not (out / "evaluations.jsonl").exists()
+    assert timeless(compare(small(), out, resume=True)) == timeless(run)
+
+
+def test_training_that_is_interrupted_after_tuning_goes_on_with_its_settings(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        compare(small(), tmp_path / "run", watcher=StopAfter(3))
+    assert timeless(compare(small(), tmp_path / "run", resume=True)) == timeless(run)
+
+
+def test_test_data_change_nothing(digits: data.Data, tmp_path: Path) -> None:
+    other = replace(digits, test=data.Examples(digits.test.inputs[:3] * 0, digits.test.targets[:3]))
+    config = small(methods=("full",))
+    found = [
+        tuned(config, each, tmp_path / str(k), Watcher()) for k, each in enumerate([digits, other])
+    ]
+    assert found[0] == found[1]
+
+
+def test_a_share_of_the_budget_is_enough_for_a_trial(
+    digits: data.Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+
+    class Counted(Trial):
+        def advance(self, until: float) -> None:
+            super().advance(until)
+            steps.append(self.step)
+
+    monkeypatch.setattr(tune, "Trial", Counted)
+    for share in (1.0, 0.5):
+        config = small(methods=("full",), tune=1, tune_share=share, epochs=4)
+        tuned(config, digits, tmp_path / "tuning", Watcher())
+    assert steps == [16, 8]
+
+
+def test_batch_sizes_are_tuned_on_request_for_all_or_for_one(digits: data.Data) -> None:
+    def space(name: str, **changes: Any) -> Any:
+        config = small(methods=("full", "full@tuned"), **changes)
+        method = config.method(name)
+        shared = shared_settings(config, 1, 0)
+        optimizer = method.optimizer(initial_model(config, digits, 0), shared)
+        return search_space(config, method, optimizer)
+
+    assert "batch_size" not in space("full")[0]
+    assert space("full@tuned")[0]["batch_size"].choices == (50, 100, 200, 400)
+    assert space("full", tune_batch_size=True)[1]["batch_size"] == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "policy", "names"),
+    [
+        ("full", "spectral", {"lr", "momentum"}),
+        ("full", "muon", {"lr", "momentum", "adamw_lr"}),
+        ("drop-muon:uniform", "muon", {"lr", "momentum", "adamw_lr"}),
+        ("torch-muon", "spectral", {"lr", "momentum", "adamw_lr"}),
+        ("adamw", "spectral", {"lr"}),
+        ("sgd", "spectral", {"lr", "momentum"}),
+    ],
+)
+def test_methods_share_the_search_of_the_settings_they_share(
+    digits: data.Data, method: str, policy: str, names: set[str]
+) -> None:
+    config = small(methods=(method,), policy=policy)
+    made = config.method(method)
+    shared = shared_settings(config, 1, 0)
+    optimizer = made.optimizer(initial_model(config, digits, 0), shared)
+    found: Any = search_space(config, made, optimizer)
+    space, given = found
+    assert set(space) == set(given) == names
+    assert all(space[name]._contains(space[name].to_internal_repr(given[name])) for name in names)
+    if method in {"full", "drop-muon:uniform"}:
+        assert (space["lr"].low, space["lr"].high) == pytest.approx((0.005, 0.5))
+
+
+def cached(run: RunDirectory, tmp_path: Path) -> Path:
+    """A copy of the file of `full`, and nothing else."""
+    name = json.loads((run.path / "tuned.json").read_text())["full"]["file"]
+    path = tmp_path / name
+    path.write_bytes((run.path / "tuning" / name).read_bytes())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dropmuon": "0.0.1"}, "is stale: it is of dropmuon 0.0.1, and this is"),
+        ({"format": 0}, "is stale"),
+        ({"key": {}}, "is stale: dataset was None, and is 'digits'"),
+        ({"trials": [{"settings": {"lr": 3.0}, "loss": 1.0}]}, "is stale: another version of"),
+        ({"trials": [{"loss": 1.0}]}, "is damaged"),
+        ({"trials": None}, "is damaged"),
+    ],
+)
+def test_a_stale_or_damaged_cache_is_named_with_the_remedy(
+    run: RunDirectory, digits: data.Data, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    path = cached(run, tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=rf"tuning cache .*{path.name} {words}.*; remove it"):
+        tuned(small(methods=("full",)), digits, tmp_path, Watcher())
+
+
+def test_a_torn_cache_is_damaged(run: RunDirectory, digits: data.Data, tmp_path: Path) -> None:
+    path = cached(run, tmp_path)
+    path.write_text(path.read_text()[:40])
+    with pytest.raises(ValueError, match=r"is damaged .*; remove it"):
+        tuned(small(methods=("full",)), digits, tmp_path, Watcher())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": 1400}, "batch_size must be at most the 1293 examples that validation=0.1"),
+        ({"tune_share": 0.1}, "epochs must make at least one step of full"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        compare(small(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_that_never_train_are_an_error(digits: data.Data, tmp_path: Path) -> None:
+    config = small(methods=("sgd",), options={"sgd": {"lr": 1e20}}, tune=2)
+    with pytest.raises(ValueError, match="no setting of sgd with a finite loss in 2 trials"):
+        tuned(config, digits, tmp_path, Watcher())
