@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -148,6 +150,31 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_continue(
     assert "Traceback" not in out + err
     assert (here / "run" / "report.html").exists()
     assert list((here / "run" / "checkpoints").iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell that closes streams")
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-", "| head -0"])
+def test_closed_streams_lose_no_run(here: Path, closed: str) -> None:
+    command = shlex.join([sys.executable, "-c", COMMAND, *TINY, "--out", "run"])
+    found = subprocess.run(
+        ["sh", "-c", f"{command} {closed}"], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0
+    assert found.stderr == ""
+    assert (here / "run" / "report.html").exists()
+    for line in (here / "run" / "evaluations.jsonl").read_text().splitlines():
+        json.loads(line)
+
+
+@pytest.mark.parametrize(("title", "shown"), [("Größe".encode(), "Größe"), (b"\xe9x", "\ufffdx")])
+def test_a_title_that_is_not_ascii_is_shown_in_any_locale(
+    here: Path, title: bytes, shown: str
+) -> None:
+    command: list[str | bytes] = [sys.executable, "-c", COMMAND, *TINY, "--out", "run"]
+    command += ["--title", title]
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run(command, env={**os.environ, **plain}, check=True, capture_output=True)
+    assert shown in (here / "run" / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_old_name_of_full_is_said_once_on_stderr(here: Path) -> None:

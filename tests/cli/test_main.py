@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -102,6 +104,42 @@ def test_what_is_wrong_is_said_in_one_line(
     assert err.count("\n") == 1
     assert words in err
     assert sorted(here.rglob("*")) == before
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
+LISTED = re.findall(r"^\| `(--[^`]*)` \| `([^`]*)` \|$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("options", "message"), LISTED, ids=[options for options, _ in LISTED])
+def test_the_page_of_errors_quotes_what_compare_says(
+    here: Path, capsys: pytest.CaptureFixture[str], options: str, message: str
+) -> None:
+    assert main(["compare", *shlex.split(options)]) == 2
+    out, err = capsys.readouterr()
+    wanted = ".*".join(re.escape(part) for part in message.split("…"))
+    assert re.fullmatch(f"dropmuon: error: {wanted}\n", err), err
+    assert (out, list(here.iterdir())) == ("", [])
+
+
+def test_the_page_of_errors_lists_those_of_compare() -> None:
+    assert len(LISTED) > 15
+
+
+def test_a_damaged_tuning_cache_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [
+        *("compare", "--dataset", "digits", "--model", "mlp", "--channels", "4", "--seeds", "1"),
+        *("--batch-size", "500", "--epochs", "1", "--methods", "full", "--targets", "20"),
+        *("--tune", "1", "--tune-cache", "tuned"),
+    ]
+    assert main([*arguments, "--out", "first"]) == 0
+    capsys.readouterr()
+    (path,) = (here / "tuned").iterdir()
+    path.write_text("{")
+    assert main([*arguments, "--out", "second"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"tuning cache tuned/{path.name} is damaged" in err
+    assert "remove it, and its method is tuned again" in err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import signal
 import sys
 import threading
@@ -23,16 +25,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     SIGTERM is treated like Ctrl-C: finished work is kept.
     """
+    _open_streams()
     options = _parser().parse_args(arguments)
     try:
         with _sigterm_as_ctrl_c():
             return int(options.run(options))
+    except BrokenPipeError:  # whoever read the output has enough; files are complete
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
         print(f"{_WRONG} {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("dropmuon: stopped", file=sys.stderr)
         return 130
+
+
+def _open_streams() -> None:
+    """Replace standard streams that are closed, and print what an encoding lacks as `?`.
+
+    A closed descriptor would otherwise be given to the next file that is opened.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, "w", closefd=False))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dropmuon.checks import import_extra
-from dropmuon.lab.settings import Settings
+from dropmuon.lab.settings import Settings, readable
 
 __all__ = ["add"]
 
@@ -169,7 +169,7 @@ def _reader(setting: Field[Any]) -> Callable[[str], Any]:
     if setting.name == "seeds":
         return _seeds
     readers: dict[str, Callable[[str], Any]] = {
-        "str": str,
+        "str": readable,
         "int": int,
         "int | None": int,
         "float": float,
@@ -181,7 +181,7 @@ def _reader(setting: Field[Any]) -> Callable[[str], Any]:
 
 
 def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return [part.strip() for part in readable(text).split(",") if part.strip()]
 
 
 def _seeds(text: str) -> int | list[int]:

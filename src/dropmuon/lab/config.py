@@ -15,7 +15,7 @@ import yaml
 
 from dropmuon.checks import unknown_name, whole_number
 from dropmuon.lab import data
-from dropmuon.lab.methods import BASELINES, Method, method_named
+from dropmuon.lab.methods import BASELINES, LARGEST_LR, Method, method_named
 from dropmuon.lab.models import family_of
 from dropmuon.lab.schedules import RateSchedule
 from dropmuon.lab.settings import Settings
@@ -30,6 +30,8 @@ _MEANT_BEFORE: dict[int, dict[str, Any]] = {1: {"budget": "epochs", "schedule": 
 
 _DERIVED = frozenset({"format", "baseline"})
 _LARGEST_SEED = 2**63 - 1
+_MOST_SEEDS, _MOST_THREADS = 10_000, 1024
+_MOST = {"evaluations_per_epoch": 1000, "tune": 10_000}
 _LEAST_CHANNELS, _LEAST_EPOCHS = 4, 2
 
 
@@ -128,7 +130,7 @@ def _values(settings: Mapping[str, Any]) -> dict[str, Any]:
         if key not in known:
             raise unknown_name("setting", str(key), known)
     if isinstance(given.get("seeds"), int) and not isinstance(given["seeds"], bool):
-        given["seeds"] = range(whole_number("seeds", given["seeds"]))
+        given["seeds"] = range(whole_number("seeds", given["seeds"], most=_MOST_SEEDS))
     return {
         key: _tuple(key, value) if str(known[key]).startswith("tuple") else value
         for key, value in given.items()
@@ -154,9 +156,10 @@ def _check(config: Config) -> None:
             f"; choose {_fitting(kind)}"
         )
     for name in _of_type("int"):
-        whole_number(name, getattr(config, name), least=0 if name == "tune" else 1)
+        least, most = 0 if name == "tune" else 1, _MOST.get(name)
+        whole_number(name, getattr(config, name), least=least, most=most)
     if config.threads is not None:
-        whole_number("threads", config.threads)
+        whole_number("threads", config.threads, most=_MOST_THREADS)
     _check_numbers(config)
     if config.budget not in BUDGETS:
         raise unknown_name("budget", config.budget, BUDGETS)
@@ -166,7 +169,8 @@ def _check(config: Config) -> None:
     if config.augment and kind != "images":
         raise ValueError("augment must be off for texts, got True; only images are augmented")
     try:
-        torch.device(config.device)
+        if torch.device(config.device).type == "meta":
+            raise ValueError("device must have data to train on, got 'meta'; choose cpu")
     except RuntimeError as error:
         raise ValueError(
             f"device must be a device of PyTorch, such as cpu, cuda or mps, got {config.device!r}"
@@ -179,6 +183,8 @@ def _check_numbers(config: Config) -> None:
         if not _is_number(value) or not 0 < value < math.inf:
             hint = "; YAML reads 1e-3 as a string: write 1.0e-3" if isinstance(value, str) else ""
             raise ValueError(f"{name} must be a positive number, got {value!r}{hint}")
+    if config.lr > LARGEST_LR:
+        raise ValueError(f"lr must be at most {LARGEST_LR:g}, got {config.lr!r}; lower it")
     if not _is_number(config.momentum) or not 0 <= config.momentum < 1:
         raise ValueError(f"momentum must be in [0, 1), got {config.momentum!r}")
     if not _is_number(config.scale) or not 0 < config.scale <= 1:

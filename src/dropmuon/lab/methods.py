@@ -21,12 +21,23 @@ from dropmuon.lab.torch_muon import TorchMuon
 from dropmuon.optimizer import DropMuon
 from dropmuon.samplers import Full, Sampler
 
-__all__ = ["BASELINES", "Method", "Optimizer", "Shared", "method_named", "method_names"]
+__all__ = [
+    "BASELINES",
+    "LARGEST_LR",
+    "Method",
+    "Optimizer",
+    "Shared",
+    "method_named",
+    "method_names",
+]
 
 Optimizer = torch.optim.Optimizer | TorchMuon
 
 BASELINES = ("full", "muon")
 """The baseline of other methods where it takes part: the method, and its old name."""
+
+LARGEST_LR = 1e6
+"""Learning rates beyond this overflow; none is of use."""
 
 _OLD_NAMES = {"muon": "full"}
 _OTHERS = ("torch-muon", "scion", "adamw", "sgd")
@@ -205,6 +216,10 @@ def _check_options(name: str, base: str, options: Mapping[str, Any]) -> None:
         lr = options[key]
         if isinstance(lr, bool) or not isinstance(lr, int | float) or not lr > 0:
             raise ValueError(f"{key} of method {name!r} must be a positive number, got {lr!r}")
+        if lr > LARGEST_LR:
+            raise ValueError(
+                f"{key} of method {name!r} must be at most {LARGEST_LR:g}, got {lr!r}; lower it"
+            )
     if "batch_size" in options:
         whole_number(f"batch_size of method {name!r}", options["batch_size"])
     if not isinstance(options.get("tune_batch_size", False), bool):

@@ -123,7 +123,7 @@ class RunDirectory:
         path = self.path / "evaluations.jsonl"
         if not path.exists():
             return []
-        lines = path.read_text().splitlines(keepends=True)
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         return [Evaluation.parse(line) for line in lines if line.endswith("\n") and line.strip()]
 
     def append(self, evaluation: Evaluation) -> None:
@@ -171,7 +171,7 @@ class RunDirectory:
     def _read(self, name: str) -> dict[str, Any]:
         path = self.path / name
         try:
-            found = json.loads(path.read_text())
+            found = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise ValueError(
                 f"{self.path} is not a dropmuon run: it has no {name}; give a directory that "

@@ -6,11 +6,17 @@ file needs no extra package, so that the command line can be built without any.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "readable"]
+
+
+def readable(argument: str) -> str:
+    """Return an argument of the command line as UTF-8, whatever the locale took it for."""
+    return os.fsencode(argument).decode(errors="replace")
 
 
 def _setting(default: Any, meaning: str, *, task: bool = False) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dropmuon.lab.settings import readable
 from dropmuon.version import __version__
 
 __all__ = ["environment", "keep_freed_memory"]
@@ -55,7 +56,7 @@ def environment(device: str, *, memory_kept: bool = False) -> dict[str, Any]:
         "freed_memory": "kept" if memory_kept else "as the system does",
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["dropmuon", *sys.argv[1:]]),
+        "command": shlex.join(["dropmuon", *map(readable, sys.argv[1:])]),
     }
 
 
