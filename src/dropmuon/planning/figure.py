@@ -47,12 +47,14 @@ def _title(plan: Plan) -> str:
 def _costs(axes: Any, plan: Plan) -> None:
     seconds, x = plan.costs.seconds, np.arange(len(plan.costs.layers))
     floor = np.zeros(len(x))
-    parts = (("forward", _FORWARD), ("backward", _BACKWARD), ("sharp", _UPDATE))
-    for name, color in parts:
-        heights = 1000 * np.asarray(getattr(seconds, name))
-        label = "update" if name == "sharp" else name
-        axes.bar(x, heights, bottom=floor, color=color, label=label)
-        floor += heights
+    parts = (
+        ("forward", seconds.forward, _FORWARD),
+        ("backward", seconds.backward + seconds.weight, _BACKWARD),
+        ("update", seconds.sharp, _UPDATE),
+    )
+    for label, spent, color in parts:
+        axes.bar(x, 1000 * spent, bottom=floor, color=color, label=label)
+        floor += 1000 * spent
     axes.set_ylabel("ms per step")
     axes.set_title("Costs", loc="left", fontsize=10)
     axes.legend(frameon=False, fontsize=8)

@@ -130,7 +130,8 @@ def fit_seconds(timings: Timings, shares: npt.ArrayLike, operations: StepCosts) 
     by `shares`, and overhead. The time that a forward pass takes to record for backward counts as
     backward. An update of S takes U + sum_{i in S} sharp_i. Where neighbours differ by noise only,
     or a cutoff was not measured, a prior of two numbers decides: a cost per layer and one per
-    operation.
+    operation. Suffixes do not tell a weight gradient from the rest of a layer's backward: its part
+    of the time is its part of the operations.
     """
     b, cutoffs = operations.num_layers, timings.cutoffs
     tails = np.array([[1.0] + [float(i >= s) for i in range(b)] for s in cutoffs])
@@ -138,9 +139,9 @@ def fit_seconds(timings: Timings, shares: npt.ArrayLike, operations: StepCosts) 
     passes = np.array([typical(each) for each in both])
     forward = min(typical(timings.forward[s]) for s in cutoffs)
     forward = min(forward, float(passes.min()))
-    constant, backward = _fit(
-        tails, passes - forward, np.ones(len(cutoffs)), operations.backward, _noise(both)
-    )
+    counted = operations.backward + operations.weight
+    constant, backward = _fit(tails, passes - forward, np.ones(len(cutoffs)), counted, _noise(both))
+    weight = backward * operations.weight / np.maximum(counted, 1.0)
     single = sorted(timings.alone)
     ones = np.array([[1.0] + [float(i == j) for i in range(b)] for j in single]).reshape(-1, b + 1)
     updates = [typical(timings.update[s]) for s in cutoffs]
@@ -155,7 +156,8 @@ def fit_seconds(timings: Timings, shares: npt.ArrayLike, operations: StepCosts) 
     )
     share = np.asarray(shares, dtype=np.float64)
     share = share / share.sum() if share.sum() > 0 else np.full(b, 1.0 / b)
-    return StepCosts(constant + fixed, forward * share, backward, sharp)
+    rest = np.maximum(backward - weight, 0.0)
+    return StepCosts(constant + fixed, forward * share, rest, sharp, weight=weight)
 
 
 def _noise(times: Sequence[FloatArray]) -> float:

@@ -130,7 +130,7 @@ def _layers(plan: Plan) -> str:
                 f"{_milliseconds(spent[i])}, {_count(counted[i])}"
                 for spent, counted in (
                     (seconds.forward, operations.forward),
-                    (seconds.backward, operations.backward),
+                    (seconds.backward + seconds.weight, operations.backward + operations.weight),
                     (seconds.sharp, operations.sharp),
                 )
             ),

@@ -132,6 +132,7 @@ def _parts(costs: StepCosts) -> dict[str, Any]:
         "backward": costs.backward.tolist(),
         "sharp": costs.sharp.tolist(),
         "batch": costs.batch,
+        "weight": costs.weight.tolist(),
     }
 
 

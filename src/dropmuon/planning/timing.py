@@ -85,6 +85,7 @@ class StepTimer:
         self._device = next(iter(optimizer.roster.members())).parameter.device
         self._batch = 0
         self._passes: dict[int, int] = {}
+        self._weights: dict[int, int] = {}
         self._forward_operations: FloatArray = np.zeros(self._b)
         self._sharp_operations: FloatArray = np.zeros(self._b)
         self.timings = Timings()
@@ -98,7 +99,8 @@ class StepTimer:
     def count(self, deadline: float) -> None:
         """Count operations: of updates and the forward pass by layer, of both passes by cutoff.
 
-        Layers of equal shapes and norms are counted once.
+        A layer's weight gradient is what the passes save where it alone is left out, the cutoff
+        being the layer before it. Layers of equal shapes and norms have one count of updates.
         """
         self._count_updates(deadline)
         with FlopCounterMode(display=False) as counter:
@@ -106,9 +108,16 @@ class StepTimer:
         for s in bisected(self._b):
             if len(self._passes) >= _LEAST_COUNTED and self._clock() > deadline:
                 break
-            with FlopCounterMode(display=False) as counter:
-                self._problem.backward(self._optimizer, tuple(range(s, self._b)), 0)
-            self._passes[s] = counter.get_total_flops()
+            self._passes[s] = self._counted(range(s, self._b))
+        for s in bisected(self._b):
+            if s in self._passes and s + 1 < self._b and self._clock() <= deadline:
+                rest = (s, *range(s + 2, self._b))
+                self._weights[s + 1] = self._passes[s] - self._counted(rest)
+
+    def _counted(self, active: Iterable[int]) -> int:
+        with FlopCounterMode(display=False) as counter:
+            self._problem.backward(self._optimizer, tuple(active), 0)
+        return int(counter.get_total_flops())
 
     def _count_updates(self, deadline: float) -> None:
         kinds: dict[str, int] = {}
@@ -125,14 +134,19 @@ class StepTimer:
     def operations(self) -> tuple[FloatArray, StepCosts]:
         """Return the operations of a step by cutoff, and the parts per layer that add up to them.
 
-        Cutoffs that were not counted for lack of time are interpolated.
+        Cutoffs that were not counted for lack of time are interpolated. A weight gradient that was
+        not counted takes as many operations as the forward pass, as it does for a matrix. That of
+        the first layer stays in `backward`: it is active wherever backward reaches it.
         """
         known = sorted(self._passes)
         counted = np.interp(np.arange(self._b), known, [self._passes[s] for s in known])
         forward = self._forward_operations
-        backward = counted - np.append(counted[1:], forward.sum())
+        backward = np.maximum(counted - np.append(counted[1:], forward.sum()), 0.0)
+        weight = np.array([self._weights.get(i, forward[i]) for i in range(self._b)])
+        weight = np.clip(weight, 0.0, backward)
+        weight[0] = 0.0
         sharp = self._sharp_operations
-        parts = StepCosts(0.0, forward, np.maximum(backward, 0.0), sharp)
+        parts = StepCosts(0.0, forward, backward - weight, sharp, weight=weight)
         return counted + sharp[::-1].cumsum()[::-1], parts
 
     def forward_shares(self, read: Clock) -> FloatArray:
