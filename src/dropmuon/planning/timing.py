@@ -14,12 +14,20 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon.optimizer import DropMuon
-from dropmuon.planning.active_sets import bisected
 from dropmuon.planning.problem import Problem
 from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import StepCosts
 
-__all__ = ["EXTRA_OPERATIONS", "Clock", "StepTimer", "Timings", "check_budget", "typical"]
+__all__ = [
+    "EXTRA_OPERATIONS",
+    "Clock",
+    "StepTimer",
+    "Timings",
+    "bisected",
+    "check_budget",
+    "synchronize",
+    "typical",
+]
 
 Clock = Callable[[], float]
 """A function that returns the time in seconds."""
@@ -70,10 +78,31 @@ def typical(times: Sequence[float] | FloatArray) -> float:
     return float(np.quantile(times, _QUICK))
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait until an accelerator has done its work, so that a clock can be read."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
 def check_budget(budget: float) -> None:
     """Raise ValueError unless the budget is a positive, finite number of seconds."""
     if not isinstance(budget, int | float) or not 0 < budget < math.inf:
         raise ValueError(f"budget must be positive, in seconds, got {budget!r}; give 60.0")
+
+
+def bisected(count: int) -> list[int]:
+    """Return 0, ..., count-1 with the ends first, then the middles of the gaps between.
+
+    A time budget may cut this order short: any beginning of it is spread evenly.
+    """
+    found = list(dict.fromkeys([0, count - 1]))
+    gaps = [(0, count - 1)]
+    for low, high in gaps:
+        middle = (low + high) // 2
+        if low < middle < high:
+            found.append(middle)
+            gaps += [(low, middle), (middle, high)]
+    return found
 
 
 class StepTimer:
@@ -226,8 +255,7 @@ class StepTimer:
         return max(0.0, self._clock() - start)
 
     def _synchronize(self) -> None:
-        if self._device.type != "cpu":
-            torch.accelerator.synchronize(self._device)
+        synchronize(self._device)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from dropmuon.checks import nonnegative_number, unknown_name, whole_number
 from dropmuon.samplers.base import FloatArray
 
 __all__ = [
+    "CAUTION",
     "Rule",
     "best_counts",
     "check_rule",
@@ -45,6 +46,13 @@ Rule: TypeAlias = Literal["best-radius", "fixed-radius"]
 """Which progress a noisy gradient makes: at the radius that suits its noise, or at a given one."""
 
 _Point = TypeVar("_Point")
+
+CAUTION = 5.0
+"""What a measured noise-to-signal ratio is multiplied by before shares are chosen.
+
+Part of the measured signal is oscillation across the valley, which momentum cancels: it is no
+reason for fewer examples.
+"""
 
 _TIE = 1e-12
 """Sums closer than this share of their size are equal, and the larger shares are taken."""
