@@ -52,9 +52,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_plan_prints_and_writes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--budget", "1", "--out", "p.json", "--figure", "p.svg"]
     assert main(["plan", "my_problem:small", *options]) == 0
-    assert "Predicted time of full updates" in capsys.readouterr().out
+    assert "Expected time of full updates" in capsys.readouterr().out
     assert (here / "p.json").exists()
     assert (here / "p.svg").exists()
+
+
+def test_bounds_and_steps_may_be_asked_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--budget", "1", "--regime", "smooth", "--steps", "3"]
+    assert main(["plan", "my_problem:small", *options]) == 0
+    out = capsys.readouterr().out
+    assert "by bounds" in out
+    assert "noise along 3 steps" in out
 
 
 def test_a_factory_may_be_an_attribute_of_an_attribute(here: Path) -> None:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dropmuon.planning import MeasuredCosts, Plan, SmoothnessEstimate
-from dropmuon.planning.active_sets import planned_sets
-from dropmuon.planning.estimated_smoothness import summarize
-from dropmuon.planning.planner import recommend
+from dropmuon.planning import MeasuredCosts, NoiseEstimate, Plan, SmoothnessEstimate
+from dropmuon.planning.bounds.active_sets import planned_sets
+from dropmuon.planning.bounds.comparison import Bounds
+from dropmuon.planning.bounds.estimated_smoothness import summarize
 from dropmuon.planning.timing import Timings
 from dropmuon.samplers.base import ActiveSet, FloatArray
-from dropmuon.theory import StepCosts
+from dropmuon.theory import Regime, StepCosts
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], FloatArray]
 
@@ -32,7 +32,29 @@ def costs_of(layers: Sequence[str]) -> MeasuredCosts:
     b = len(layers)
     parts = StepCosts(0.001, [0.002] * b, [0.004] * b, [0.001] * b)
     by_cutoff = np.array([0.001 + 0.002 * b + 0.005 * (b - s) for s in range(b)])
-    return MeasuredCosts(tuple(layers), parts, parts, by_cutoff, by_cutoff, 5, 0.0)
+    turning = (True,) * b
+    return MeasuredCosts(tuple(layers), parts, parts, by_cutoff, by_cutoff, 5, 0.0, (), turning)
+
+
+def plan_by_bounds(
+    costs: MeasuredCosts, estimate: SmoothnessEstimate, regime: Regime = "smooth", seed: int = 0
+) -> Plan:
+    """Return the plan that follows from costs and constants."""
+    return Plan(costs, None, Bounds(costs, estimate, regime, 2, seed), None, seed)
+
+
+def noise_of(
+    ratios: Sequence[float],
+    growth: float = 0.0,
+    steps: int = 40,
+    spread: float = 0.0,
+    examples: int = 1024,
+) -> NoiseEstimate:
+    """Return what is measured if noise grows to these ratios with a power of the steps."""
+    rng, b = np.random.default_rng(0), len(ratios)
+    time = np.arange(1, steps + 1) / steps
+    noise = np.outer(time**growth, ratios) * np.exp(spread * rng.normal(size=(steps, b)))
+    return NoiseEstimate(tuple(layer_names(b)), examples, np.ones((steps, b)), noise, 4, 0.0)
 
 
 def plan_of(full: list[float], alone: list[float], points: int = 4, **arguments: Any) -> Plan:
@@ -47,7 +69,7 @@ def plan_of(full: list[float], alone: list[float], points: int = 4, **arguments:
             table[:, i] = alone[i] + share * (full[i] - alone[i])
         ratios[active] = table
     estimate = estimate_of(layers, ratios, np.ones((points, b)))
-    return recommend(costs_of(layers), estimate, 2, **arguments)
+    return plan_by_bounds(costs_of(layers), estimate, **arguments)
 
 
 def random_plan(layers: Sequence[str], case: int, points: int = 6, **arguments: Any) -> Plan:
@@ -64,7 +86,7 @@ def random_plan(layers: Sequence[str], case: int, points: int = 6, **arguments: 
         inside = list(active)
         table[:, inside] = ((flat + slope * duals) * noise * grown)[:, inside]
         ratios[active] = table
-    return recommend(costs_of(layers), estimate_of(layers, ratios, duals), 2, **arguments)
+    return plan_by_bounds(costs_of(layers), estimate_of(layers, ratios, duals), **arguments)
 
 
 def layer_names(count: int) -> list[str]:
@@ -80,7 +102,7 @@ def transformer_layers(blocks: int) -> list[str]:
 
 def speedups(plan: Plan) -> dict[str, float]:
     """Return the predicted speed-up of each family on fresh batches."""
-    return {option.candidate.family: option.fresh.speedup for option in plan.options}
+    return {option.name: option.fresh.speedup for option in plan.options}
 
 
 def timings_of(

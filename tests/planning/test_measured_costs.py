@@ -125,6 +125,62 @@ def test_operations_of_linear_layers_are_those_of_their_products():
     assert not measured.operations.sharp.any()
 
 
+class Residual(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(x)
+
+
+def three_models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
+    """Return an MLP, a CNN and a transformer of several layers, each with an input."""
+    torch.manual_seed(0)
+    linear = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise([12, 40, 8, 24, 8, 4])]
+    cnn = nn.Sequential(
+        nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
+        Residual(nn.Conv2d(8, 8, 3, padding=1)),
+        nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.ReLU()),
+        nn.Linear(10, 4),
+    )
+    blocks = [
+        nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, norm_first=True)
+        for _ in range(4)
+    ]
+    transformer = nn.Sequential(nn.Linear(6, 16), *blocks, nn.Linear(16, 4))
+    return {
+        "mlp": (nn.Sequential(*linear), torch.randn(16, 12)),
+        "cnn": (cnn, torch.randn(4, 1, 8, 8)),
+        "transformer": (transformer, torch.randn(4, 5, 6)),
+    }
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
+def test_the_operations_of_any_set_are_predicted(name):
+    model, batch = three_models()[name]
+    problem = Problem(model, square, [batch])
+    settings = {"policy": "sign", "by": lambda name, parameter: name.partition(".")[0]}
+    measured = measure_costs(problem, settings, 100.0, clock=Ticking(0.01))
+    fresh, b, rng = measured.operations.fresh(), len(measured.layers), np.random.default_rng(0)
+    with problem.prepared(settings) as optimizer:
+        for _ in range(50):
+            active = tuple(np.flatnonzero(rng.random(b) < 0.5).tolist()) or (b - 1,)
+            with FlopCounterMode(display=False) as counter:
+                problem.backward(optimizer, active, 0)
+            assert cost_of_set(fresh, active) == pytest.approx(counter.get_total_flops(), rel=0.03)
+
+
+def test_weight_gradients_take_their_part_of_the_time_of_backward():
+    operations = StepCosts(0.0, np.ones(4), [1.0, 1.0, 3.0, 0.0], np.ones(4), weight=[0, 1, 1, 1])
+    timings = timings_of(TRUE, 3, lambda: 0.0)
+    fitted = fit_seconds(timings, TRUE.forward, operations)
+    whole = fitted.backward + fitted.weight
+    np.testing.assert_allclose(fitted.weight / whole, [0.0, 0.5, 0.25, 1.0])
+    assert whole[:-1] == pytest.approx(TRUE.backward[:-1], rel=0.02)
+
+
 @pytest.mark.parametrize("cutoff", range(4))
 def test_operations_by_cutoff_are_those_of_the_counter(cutoff):
     model = awkward()

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from dropmuon import DropMuon
+from dropmuon.planning import problem as problem_module
 from dropmuon.planning.problem import Problem
 from tests.awkward_problem import awkward, batches, noisy_loss, state_of
 
@@ -96,6 +97,14 @@ def test_no_more_batches_are_drawn_than_asked_for_and_none_after_the_time():
     assert len(Problem(awkward(), noisy_loss, endless(), 5, seconds=0.0).batches) == 1
 
 
+def test_no_more_batches_are_kept_than_fit(monkeypatch):
+    size = batches()[0].numel() * 4
+    monkeypatch.setattr(problem_module, "_MOST_BYTES", 5 * size)
+    nested = ({"x": batches()[0], "names": ["a"] * 8} for _ in range(100))
+    problem = Problem(awkward(), lambda model, batch: noisy_loss(model, batch["x"]), nested)
+    assert len(problem.batches) == 5
+
+
 class Hoarder(nn.Module):
     """Keeps what it has seen in every way that is not a buffer."""
 
@@ -148,6 +157,8 @@ def test_a_lazy_model_is_refused_and_stays_lazy():
     ("settings", "words"),
     [
         ({"sampler": "uniform"}, "sampler is not a setting to plan with, got 'uniform'"),
+        ({"parts": 4}, "parts is not a setting to plan with, got 4"),
+        ({"turns": 2}, "turns is not a setting to plan with, got 2"),
         ({"total_steps": 7}, "total_steps is not a setting to plan with"),
         ({"lr": 0}, "lr must be positive to plan with, got 0"),
     ],

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from dropmuon import plan
+from dropmuon.planning import NoiseEstimate, Plan
 from dropmuon.theory import StepCosts
-from tests.planning.synthetic_plans import plan_of, random_plan, small_problem
+from tests.planning.synthetic_plans import (
+    costs_of,
+    layer_names,
+    noise_of,
+    plan_of,
+    random_plan,
+    small_problem,
+)
 
 
 def test_the_choice_among_several_is_told() -> None:
@@ -15,7 +26,7 @@ def test_the_choice_among_several_is_told() -> None:
 
 
 def test_layers_on_adamw_are_named() -> None:
-    found = plan(*small_problem(), budget=1.0, points=1, policy="muon")
+    found = plan(*small_problem(), budget=1.0, points=1, policy="muon", regime="smooth")
     assert found.smoothness.adamw
     assert "parameters on AdamW are in the max-entry norm" in str(found)
     assert found.smoothness.adamw[-1] in str(found)
@@ -24,13 +35,13 @@ def test_layers_on_adamw_are_named() -> None:
 
 def test_conditions_say_whether_they_hold() -> None:
     flat = plan_of(full=[4.0, 2.0], alone=[4.0, 2.0])
-    assert flat.full_update_is_optimal
-    assert flat.full_update_is_optimal_generalized is None
+    assert flat.bounds.full_update_is_optimal
+    assert flat.bounds.full_update_is_optimal_generalized is None
     assert "dropmuon.theory.generalized): no L1 was found" in str(flat)
     equal = plan_of(full=[4.0, 4.0 * (1 + 1e-15)], alone=[1.0, 1.0])
-    assert equal.full_update_is_optimal
+    assert equal.bounds.full_update_is_optimal
     curved = random_plan(["a", "b"], 0)
-    assert curved.full_update_is_optimal_generalized in (True, False)
+    assert curved.bounds.full_update_is_optimal_generalized in (True, False)
 
 
 def test_operations_stand_beside_times() -> None:
@@ -42,3 +53,65 @@ def test_operations_stand_beside_times() -> None:
     assert "2 of 2 cutoffs and 5 rounds" in text
     assert "smoothness at 4 points:" in text
     assert "smoothness at 1 point:" in str(plan_of(full=[1.0], alone=[1.0], points=1))
+
+
+def measured(noise: NoiseEstimate | None, update: float = 0.0, **arguments: Any) -> Plan:
+    """Return a plan by measurements for three layers whose updates cost this much."""
+    parts = StepCosts(0.0, [1.0] * 3, [2.0] * 3, [update] * 3)
+    costs = replace(costs_of(layer_names(3)), seconds=parts)
+    return Plan(replace(costs, **arguments), noise)
+
+
+def test_parts_are_told_with_their_settings_and_what_else_would_do() -> None:
+    found = measured(noise_of([8e-3] * 3, growth=1.0))
+    text = str(found)
+    assert text.startswith(f"Use parts: cut each batch into {found.parts}, with the shares below.")
+    assert f"Expected: {found.best.fresh} as fast" in text
+    assert "DropMuon(model, lr=lr, **plan.settings)" in text
+    assert "in optimizer.split(x, y)" in text
+    assert "may not pay" not in text
+    assert f"shares should be 1 from about step {found.full_from} on" in text
+    assert "a run of 160 steps, four times what was measured" in text
+    assert found.smaller_batch is not None
+    assert f"about {found.smaller_batch.examples} examples are expected" in text
+    assert "Measured: costs and noise. Assumed:" in text
+
+
+def test_turns_are_told() -> None:
+    text = str(measured(noise_of([9.0] * 3), update=3.0))
+    assert text.startswith("Take turns: matrices move at every fourth step, 4 times as far.")
+    assert "optimizer.split" not in text
+    assert "shares should be 1" not in text
+    assert "If the batch size is yours" not in text
+
+
+def test_where_nothing_pays_it_is_said() -> None:
+    text = str(measured(noise_of([9.0] * 3)))
+    assert text.startswith("Neither parts nor turns are expected to pay. Use full updates.")
+
+
+def test_a_gain_that_may_not_come_is_called_so() -> None:
+    found = measured(noise_of([0.08] * 3))
+    assert found.best.fresh.low < 1 < found.best.fresh.speedup
+    assert "It may not pay." in str(found)
+
+
+@pytest.mark.parametrize(
+    ("noise", "rounds", "words"),
+    [
+        (noise_of([1e-3] * 3), 0, "there was time to measure 3 of 3 cutoffs only"),
+        (noise_of([1e-3] * 3, steps=5), 5, "the run had 5 of the 6 steps that a trend"),
+        (None, 5, "Noise is unknown, since batches cannot be cut"),
+    ],
+)
+def test_what_is_missing_is_told(noise: NoiseEstimate | None, rounds: int, words: str) -> None:
+    found = measured(noise, rounds=rounds)
+    assert words in str(found)
+    assert not found.gain_expected
+
+
+def test_bounds_are_told_from_measurements() -> None:
+    found = plan_of(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0])
+    assert str(found).startswith("By the bounds, which are no measurement of training: use")
+    assert "plan() predicts from measured noise" in str(found)
+    assert "bounds" not in str(measured(noise_of([0.1] * 3)))

@@ -34,7 +34,7 @@ def vectors(n: int) -> st.SearchStrategy[list[float]]:
 
 costs_of_six = st.builds(Costs, st.floats(0.125, 10.0), vectors(B), vectors(B))
 step_costs_of_six = st.builds(
-    StepCosts, st.floats(0.125, 10.0), vectors(B), vectors(B), vectors(B), amounts
+    StepCosts, st.floats(0.125, 10.0), vectors(B), vectors(B), vectors(B), amounts, vectors(B)
 )
 sets_of_six = st.sets(st.integers(0, B - 1), min_size=1)
 
@@ -71,7 +71,7 @@ def test_fresh_batches_pay_the_forward_pass_of_the_prefix(
     step: StepCosts, active: set[int]
 ) -> None:
     literal = step.overhead + step.batch + step.forward.sum() + step.backward[min(active) :].sum()
-    literal += step.sharp[sorted(active)].sum()
+    literal += (step.sharp + step.weight)[sorted(active)].sum()
     assert cost_of_set(step.fresh(), active) == pytest.approx(literal, rel=1e-12)
 
 
@@ -79,7 +79,7 @@ def test_fresh_batches_pay_the_forward_pass_of_the_prefix(
 def test_the_papers_reading_pays_from_the_cutoff_on(step: StepCosts, active: set[int]) -> None:
     s = min(active)
     literal = step.overhead + step.batch + (step.forward + step.backward)[s:].sum()
-    literal += step.sharp[sorted(active)].sum()
+    literal += (step.sharp + step.weight)[sorted(active)].sum()
     assert cost_of_set(step.cached(), active) == pytest.approx(literal, rel=1e-12)
 
 
@@ -89,7 +89,7 @@ def test_reuse_pays_for_batch_and_prefix_once(step: StepCosts, active: set[int],
     total = step.batch + step.forward[:s].sum()
     for _ in range(r):
         total += step.overhead + (step.forward + step.backward)[s:].sum()
-        total += step.sharp[sorted(active)].sum()
+        total += (step.sharp + step.weight)[sorted(active)].sum()
     assert r * cost_of_set(step.reused(r), active) == pytest.approx(total, rel=1e-9)
 
 
@@ -144,6 +144,8 @@ def test_bad_step_costs_are_refused() -> None:
         StepCosts(1, [1, 1], [1], [1, 1])
     with pytest.raises(ValueError, match="batch must be finite and at least 0, got -1"):
         StepCosts(1, [1], [1], [1], batch=-1)
+    with pytest.raises(ValueError, match="weight must have 2 entries"):
+        StepCosts(1, [1, 1], [1, 1], [1, 1], weight=[1])
     for updates in (0, 1.5, True):
         with pytest.raises(ValueError, match="updates must be a whole number of at least 1"):
             StepCosts(1, [1], [1], [1]).reused(updates)  # type: ignore[arg-type]

@@ -249,12 +249,13 @@ def test_the_bound_keeps_full_shares_where_noise_is_all_there_is() -> None:
     assert optimal_shares_by_bound(costs, [1.0, 0.0], 1e3).speedup > 2.0
 
 
-def test_costs_are_those_of_fresh_batches_with_every_layer_moving() -> None:
-    step = StepCosts(0.5, [1, 1, 1], [2, 2, 2], [1, 1, 1], batch=0.25)
-    solution = optimal_shares(step.fresh(), 0.3, parts=4)
-    backward = float((step.backward * solution.shares).sum())
+def test_costs_in_parts_are_those_of_fresh_batches_with_every_layer_moving() -> None:
+    step = StepCosts(0.5, [1, 1, 1], [1, 1, 1], [1, 1, 1], batch=0.25, weight=[1, 1, 1])
+    solution = optimal_shares(step.in_parts(), 0.3, parts=4)
+    assert solution.shares[0] < 1
+    backward = float(((step.backward + step.weight) * solution.shares).sum())
     assert solution.cost == pytest.approx(0.5 + 0.25 + 3 + backward + 3)
-    full = optimal_shares(step.fresh(), math.inf, parts=4)
+    full = optimal_shares(step.in_parts(), math.inf, parts=4)
     assert full.cost == pytest.approx(expected_cost(samplers.Full(), step.fresh()))
 
 

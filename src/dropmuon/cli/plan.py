@@ -1,4 +1,4 @@
-"""`dropmuon plan package.module:factory`: recommend a sampler for a model."""
+"""`dropmuon plan package.module:factory`: recommend settings for a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BAR_WIDTH = 30
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "plan", help="recommend a sampler for your model, with its predicted speed-up"
+        "plan", help="say whether parts, turns or a smaller batch pay for your model"
     )
     parser.add_argument(
         "factory", help="package.module:function that returns (model, loss, batches)"
@@ -29,8 +29,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--by", default="module", help="module or block")
     parser.add_argument("--policy", default="spectral")
+    parser.add_argument("--steps", type=int, help="the number of steps that training will take")
     parser.add_argument(
-        "--regime", default="smooth", help="the case of the theory: smooth, 1/eps or 1/eps^2"
+        "--regime", help="compare by bounds of the theory instead: smooth, 1/eps or 1/eps^2"
     )
     parser.add_argument(
         "--budget", type=float, default=60.0, help="approximate time to spend, in seconds"
@@ -55,6 +56,7 @@ def _run(options: argparse.Namespace) -> int:
                 lr=options.lr,
                 by=options.by,
                 policy=options.policy,
+                steps=options.steps,
                 regime=options.regime,
                 budget=options.budget,
                 updates_per_batch=options.updates_per_batch,

@@ -1,4 +1,4 @@
-"""The figure of a plan: costs, constants and probabilities by layer."""
+"""The figure of a plan: costs, noise, shares and, with a regime, constants by layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dropmuon.checks import import_extra
-from dropmuon.planning.candidates import positive_constants
+from dropmuon.planning.bounds.candidates import positive_constants
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,15 +21,19 @@ _FORWARD, _BACKWARD, _UPDATE, _RANGE = "#9ecae1", "#4292c6", "#fdae6b", "#888888
 
 
 def draw(plan: Plan, path: str | Path | None = None) -> Figure:
-    """Draw the three panels, one above the other, over the layers; save them if given a path."""
+    """Draw panels one above the other, over the layers; save them if given a path."""
     module = import_extra("matplotlib.figure", "plan")
-    layers = plan.costs.layers
-    figure: Figure = module.Figure(figsize=(max(6.0, 0.55 * len(layers) + 2), 8.5), dpi=120)
-    top, middle, bottom = figure.subplots(3, 1, sharex=True)
-    _costs(top, plan)
-    _constants(middle, plan)
-    _probabilities(bottom, plan)
-    bottom.set_xticks(range(len(layers)), layers, rotation=45, ha="right")
+    layers, bounds = plan.costs.layers, plan.bounds
+    panels = [_costs]
+    panels += [_noise] if plan.noise is not None else []
+    panels += [_constants] if bounds is not None else []
+    panels.append(_shares if bounds is None else _probabilities)
+    size = (max(6.0, 0.55 * len(layers) + 2), 1.0 + 2.5 * len(panels))
+    figure: Figure = module.Figure(figsize=size, dpi=120)
+    column = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, panel in zip(column, panels, strict=True):
+        panel(axes, plan)
+    column[-1].set_xticks(range(len(layers)), layers, rotation=45, ha="right")
     figure.suptitle(_title(plan))
     figure.tight_layout()
     if path is not None:
@@ -40,30 +44,61 @@ def draw(plan: Plan, path: str | Path | None = None) -> Figure:
 def _title(plan: Plan) -> str:
     if not plan.gain_expected:
         return "No gain expected over full updates"
-    best = plan.best
-    return f"{best.candidate.family}: predicted {best.fresh.speedup:.2f}x as fast as full updates"
+    how = "expected" if plan.bounds is None else "by bounds"
+    return f"{plan.best.name}\n{how} {plan.predicted_speedup:.2f}x as fast as full updates"
 
 
 def _costs(axes: Any, plan: Plan) -> None:
     seconds, x = plan.costs.seconds, np.arange(len(plan.costs.layers))
     floor = np.zeros(len(x))
-    parts = (("forward", _FORWARD), ("backward", _BACKWARD), ("sharp", _UPDATE))
-    for name, color in parts:
-        heights = 1000 * np.asarray(getattr(seconds, name))
-        label = "update" if name == "sharp" else name
-        axes.bar(x, heights, bottom=floor, color=color, label=label)
-        floor += heights
+    parts = (
+        ("forward", seconds.forward, _FORWARD),
+        ("backward", seconds.backward + seconds.weight, _BACKWARD),
+        ("update", seconds.sharp, _UPDATE),
+    )
+    for label, spent, color in parts:
+        axes.bar(x, 1000 * spent, bottom=floor, color=color, label=label)
+        floor += 1000 * spent
     axes.set_ylabel("ms per step")
     axes.set_title("Costs", loc="left", fontsize=10)
     axes.legend(frameon=False, fontsize=8)
 
 
+def _noise(axes: Any, plan: Plan) -> None:
+    """Draw the range of noise-to-signal ratios that was measured, and those over the run."""
+    noise, ratios = plan.noise, plan.gains.ratios
+    if noise is None or ratios is None:
+        return
+    x = range(len(plan.costs.layers))
+    axes.fill_between(
+        x, noise.ratios.min(axis=0), noise.ratios.max(axis=0), color="#dadaeb", label="measured"
+    )
+    label = f"over a run of {plan.gains.horizon} steps"
+    axes.plot(x, ratios, "o", color="#54278f", label=label)
+    axes.axhline(1.0, color=_RANGE, linewidth=0.8)
+    _logarithmic(axes)
+    axes.set_ylabel("noise / signal")
+    axes.set_title(f"Noise, {noise.examples} examples per batch", loc="left", fontsize=10)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _shares(axes: Any, plan: Plan) -> None:
+    axes.bar(range(len(plan.costs.layers)), plan.shares, color="#74c476")
+    axes.set_ylim(0, 1.05)
+    axes.set_ylabel("share of the batch")
+    turns = f", {plan.turns} turns" if plan.turns > 1 else ""
+    axes.set_title(f"Recommended shares{turns}", loc="left", fontsize=10)
+
+
 def _constants(axes: Any, plan: Plan) -> None:
-    """Draw the constants that the plan uses: of the full set, and of the sets that are drawn."""
-    estimate, b = plan.smoothness, len(plan.costs.layers)
-    is_smooth, everything = plan.applied_regime == "smooth", tuple(range(b))
+    """Draw the constants that bounds use: of the full set, and of the sets that are drawn."""
+    bounds = plan.bounds
+    if bounds is None:
+        return
+    estimate, b = bounds.smoothness, len(plan.costs.layers)
+    is_smooth, everything = bounds.applied_regime == "smooth", tuple(range(b))
     name = "L" if is_smooth else "L1"
-    known = positive_constants(estimate, plan.applied_regime)
+    known = positive_constants(estimate, bounds.applied_regime)
     ends = (estimate.intervals.smooth if is_smooth else estimate.intervals.l1)[everything]
     full = known.constants(0 if is_smooth else 1, everything)
     spread = np.stack([full - ends[:, 0], ends[:, 1] - full]).clip(min=0)

@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
+from dropmuon.norms import AdamW
+from dropmuon.optimizer import DropMuon
 from dropmuon.planning.problem import Problem
 from dropmuon.planning.timing import Clock, StepTimer, Timings, check_budget, typical
 from dropmuon.samplers.base import FloatArray
@@ -56,6 +58,7 @@ class MeasuredCosts:
         rounds: how many times every cutoff was measured.
         fit_error: the largest relative difference of `predict` and `seconds_by_cutoff`.
         resampled: `seconds` as fitted to resampled rounds; empty if no round was completed.
+        takes_turns: whether the matrices of a layer can take turns, see `DropMuon(turns=)`.
     """
 
     layers: tuple[str, ...]
@@ -66,11 +69,18 @@ class MeasuredCosts:
     rounds: int
     fit_error: float
     resampled: tuple[StepCosts, ...] = ()
+    takes_turns: tuple[bool, ...] = ()
 
     @property
     def known(self) -> bool:
         """Whether every cutoff was measured, so that the uncertainty of the costs is known."""
         return self.rounds > 0
+
+    @property
+    def coverage(self) -> str:
+        """How many cutoffs were measured, in words."""
+        times = self.seconds_by_cutoff
+        return f"{int(np.isfinite(times).sum())} of {times.size} cutoffs"
 
     def predict(self, active: Iterable[int]) -> float:
         """Return the predicted seconds of a step that moves these layers, on a fresh batch."""
@@ -114,13 +124,14 @@ def measure_costs(
             fit_seconds(timer.timings.resampled(rounds, rng), shares, operations)
             for _ in range(_RESAMPLES if rounds else 0)
         )
-        layers = optimizer.layers
+        layers, turning = optimizer.layers, _takes_turns(optimizer)
     measured = timer.timings.steps(len(layers))
     fresh = seconds.fresh()
     predicted = np.array([cost_of_set(fresh, range(s, len(layers))) for s in range(len(layers))])
     error = float(np.nanmax(np.abs(predicted - measured) / np.maximum(measured, 1e-12)))
     tell(1.0)
-    return MeasuredCosts(layers, seconds, operations, measured, by_cutoff, rounds, error, resampled)
+    found = (layers, seconds, operations, measured, by_cutoff, rounds, error, resampled)
+    return MeasuredCosts(*found, turning)
 
 
 def fit_seconds(timings: Timings, shares: npt.ArrayLike, operations: StepCosts) -> StepCosts:
@@ -130,7 +141,8 @@ def fit_seconds(timings: Timings, shares: npt.ArrayLike, operations: StepCosts) 
     by `shares`, and overhead. The time that a forward pass takes to record for backward counts as
     backward. An update of S takes U + sum_{i in S} sharp_i. Where neighbours differ by noise only,
     or a cutoff was not measured, a prior of two numbers decides: a cost per layer and one per
-    operation.
+    operation. Suffixes do not tell a weight gradient from the rest of a layer's backward: its part
+    of the time is its part of the operations.
     """
     b, cutoffs = operations.num_layers, timings.cutoffs
     tails = np.array([[1.0] + [float(i >= s) for i in range(b)] for s in cutoffs])
@@ -138,9 +150,9 @@ def fit_seconds(timings: Timings, shares: npt.ArrayLike, operations: StepCosts) 
     passes = np.array([typical(each) for each in both])
     forward = min(typical(timings.forward[s]) for s in cutoffs)
     forward = min(forward, float(passes.min()))
-    constant, backward = _fit(
-        tails, passes - forward, np.ones(len(cutoffs)), operations.backward, _noise(both)
-    )
+    counted = operations.backward + operations.weight
+    constant, backward = _fit(tails, passes - forward, np.ones(len(cutoffs)), counted, _noise(both))
+    weight = backward * operations.weight / np.maximum(counted, 1.0)
     single = sorted(timings.alone)
     ones = np.array([[1.0] + [float(i == j) for i in range(b)] for j in single]).reshape(-1, b + 1)
     updates = [typical(timings.update[s]) for s in cutoffs]
@@ -155,7 +167,21 @@ def fit_seconds(timings: Timings, shares: npt.ArrayLike, operations: StepCosts) 
     )
     share = np.asarray(shares, dtype=np.float64)
     share = share / share.sum() if share.sum() > 0 else np.full(b, 1.0 / b)
-    return StepCosts(constant + fixed, forward * share, backward, sharp)
+    rest = np.maximum(backward - weight, 0.0)
+    return StepCosts(constant + fixed, forward * share, rest, sharp, weight=weight)
+
+
+def _takes_turns(optimizer: DropMuon) -> tuple[bool, ...]:
+    """Return for each layer whether it has matrices to orthogonalise, at a constant radius."""
+    if optimizer.step_rule.uses_dual:
+        return (False,) * len(optimizer.layers)
+    return tuple(
+        any(
+            not isinstance(member.norm, AdamW) and member.norm.direction_cost(member.parameter) > 0
+            for member in layer
+        )
+        for layer in optimizer.roster.layers
+    )
 
 
 def _noise(times: Sequence[FloatArray]) -> float:

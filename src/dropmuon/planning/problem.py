@@ -23,13 +23,18 @@ Loss = Callable[[nn.Module, Any], Tensor]
 """The loss of a model on a batch, as a scalar that `backward` can start from."""
 
 _MOST_BATCHES = 64
-"""The default number of batches kept: a loader may hold more than fits into memory."""
+"""The default number of batches kept."""
+
+_MOST_BYTES = 2**29
+"""The size of the kept batches beyond which no more are drawn."""
 
 _PLANNER_SETTINGS: dict[str, Any] = {
     "sampler": Full(),
     "total_steps": None,
     "resample_every": 1,
     "updates_per_batch": 1,
+    "parts": 1,
+    "turns": 1,
     "truncate": True,
     "full_start": True,
     "error_if_nonfinite": False,
@@ -43,7 +48,8 @@ class Problem:
     Args:
         model: the model to be trained. Measurements leave it as it was, see `untouched`.
         loss: a function of the model and a batch that returns a scalar.
-        batches: at least one batch; the first few are kept in a list and used in turn.
+        batches: at least one batch; the first few are kept in a list and used in turn, up to half
+            a gigabyte.
         most_batches: the largest number of batches to keep.
         seconds: the time after which no more batches are drawn.
     """
@@ -161,14 +167,23 @@ def _listed(batches: Iterable[Any], most: int, seconds: float) -> list[Any]:
         raise ValueError(
             f"batches must be an iterable of batches, got {_kind(batches)}; give a list or a loader"
         )
-    found, start = [], time.perf_counter()
+    found, size, start = [], 0, time.perf_counter()
     for batch in batches:
         found.append(batch)
-        if len(found) >= most or time.perf_counter() - start >= seconds:
+        size += _bytes(batch)
+        if len(found) >= most or size >= _MOST_BYTES or time.perf_counter() - start >= seconds:
             break
     if not found:
         raise ValueError("batches must not be empty, got none; give at least one batch")
     return found
+
+
+def _bytes(batch: Any) -> int:
+    if isinstance(batch, Tensor):
+        return batch.numel() * batch.element_size()
+    if isinstance(batch, Mapping):
+        return sum(map(_bytes, batch.values()))
+    return sum(map(_bytes, batch)) if isinstance(batch, list | tuple) else 0
 
 
 def _kind(value: object) -> str:

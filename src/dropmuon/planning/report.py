@@ -1,4 +1,4 @@
-"""The text of a plan: verdict, options, layers, conditions."""
+"""The text of a plan: verdict, options, layers, and what the numbers rest on."""
 
 from __future__ import annotations
 
@@ -6,216 +6,170 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from dropmuon.planning.active_sets import planned_sets
-from dropmuon.planning.constants import FLOOR, LEAST_POINTS
-from dropmuon.samplers import Progressive
+from dropmuon.planning.bounds import report as by_bounds
+from dropmuon.planning.gains import DOUBT, QUALITY
+from dropmuon.planning.noise import LEAST_STEPS
+from dropmuon.samplers.allocation import CAUTION
 from dropmuon.text import aligned
 
 if TYPE_CHECKING:
-    from dropmuon.planning.planner import Option, Plan
+    from dropmuon.planning.planner import Plan
 
 __all__ = ["text"]
-
-_WIDEST = 100.0
-"""The ratio of its ends beyond which an interval is shown as unknown."""
-
-_LEAST_GAP = 0.0005
 
 _NOISY = 0.15
 """The fit error beyond which the text says that times are uncertain."""
 
 _UNITS = ("", "k", "M", "G", "T")
 
-_CASES = {
-    "smooth": "smooth case",
-    "1/eps": "(L0, L1) case, 1/eps regime",
-    "1/eps^2": "(L0, L1) case, 1/eps^2 regime",
-}
+_ORDINALS = {2: "second", 4: "fourth"}
 
 
 def text(plan: Plan) -> str:
-    """Return the plan as text: verdict, options, layers, and the conditions of the theorems."""
-    return "\n\n".join([_verdict(plan), _options(plan), _layers(plan), _condition(plan)])
+    """Return the plan as text; bounds, where they decide, are told from measurements."""
+    if plan.bounds is None:
+        before = [_verdict(plan), *_advice(plan), _options(plan)]
+        return "\n\n".join([*before, _layers(plan), _basis()])
+    before = [by_bounds.verdict(plan.bounds), by_bounds.options(plan.bounds)]
+    return "\n\n".join([*before, _layers(plan), by_bounds.condition(plan.bounds)])
 
 
 def _verdict(plan: Plan) -> str:
+    noise, best = plan.noise, plan.best
     if not plan.costs.known:
         return (
-            f"No gain expected: there was time to measure {_cutoffs(plan)} only, so the "
-            'uncertainty of predictions is unknown. Use sampler="full", or plan with a larger '
-            "budget."
+            f"No gain expected: there was time to measure {plan.costs.coverage} only. Use full "
+            "updates, or plan with a larger budget."
         )
-    if plan.smoothness.points < LEAST_POINTS:
+    if plan.gain_expected:
+        doubt = " It may not pay." if best.fresh.low <= 1.0 else ""
         return (
-            f"No gain expected: smoothness was estimated at {plan.smoothness.points} of the "
-            f"{LEAST_POINTS} points that intervals need, so the uncertainty of predictions is "
-            'unknown. Use sampler="full", or plan with a larger budget.'
+            f"{_what_to_do(plan)} Expected: {best.fresh} as fast as full updates to the same "
+            f"loss.{doubt}\n\n    DropMuon(model, lr=lr, **plan.settings)  # with the lr given to "
+            f"plan(){_in_the_loop(plan)}"
         )
-    if not plan.gain_expected:
+    if noise is not None and not noise.known:
         return (
-            "No gain expected: no option is predicted to beat full updates by more than its "
-            'uncertainty. Use sampler="full".'
+            f"No gain expected: the run had {noise.steps} of the {LEAST_STEPS} steps that a trend "
+            "of the noise needs. Use full updates, or plan with more batches or a larger budget."
         )
-    best = plan.best
-    return (
-        f"Use {best.candidate.family}. Predicted: {_times(best, reused=False)} as fast as full "
-        f"updates on fresh batches, {_times(best, reused=True)} with {plan.updates_per_batch} "
-        "updates per batch.\n\n"
-        "    DropMuon(model, lr=lr, sampler=plan.sampler)  # with the lr given to plan()"
+    return "Neither parts nor turns are expected to pay. Use full updates."
+
+
+def _what_to_do(plan: Plan) -> str:
+    if plan.parts > 1:
+        return f"Use parts: cut each batch into {plan.parts}, with the shares below."
+    ordinal = _ORDINALS.get(plan.turns, f"{plan.turns}th")
+    return f"Take turns: matrices move at every {ordinal} step, {plan.turns} times as far."
+
+
+def _in_the_loop(plan: Plan) -> str:
+    return "\n    for x, y in optimizer.split(x, y): ..." if plan.parts > 1 else ""
+
+
+def _advice(plan: Plan) -> Iterator[str]:
+    """Yield when shares should rise, and which batch would do."""
+    noise, size = plan.noise, plan.critical_batch_size
+    if noise is None or size is None:
+        yield (
+            "Noise is unknown, since batches cannot be cut along their first axis: parts were not "
+            "considered."
+        )
+        return
+    assumed = ", four times what was measured" if plan.steps is None else ""
+    yield (
+        f"Over a run of {plan.gains.horizon} steps{assumed}, the noise of the model's gradient "
+        f"equals its signal at about {size:.2g} examples, the critical batch size. Batches have "
+        f"{noise.examples}."
     )
-
-
-def _times(option: Option, *, reused: bool) -> str:
-    found = option.reused if reused else option.fresh
-    if not found.bounded:
-        return f"{found.speedup:.2f}x (not bounded by the measurements)"
-    if found.high > _WIDEST * found.low:
-        return f"{found.speedup:.2f}x (unknown)"
-    return f"{found.speedup:.2f}x ({found.low:.2f} to {found.high:.2f})"
+    if plan.parts > 1 and plan.full_from is not None:
+        yield (
+            "Noise grows as training goes on: by its trend, shares should be 1 from about step "
+            f"{plan.full_from} on."
+        )
+    if plan.smaller_batch is not None:
+        yield (
+            "If the batch size is yours to choose, and time grows with it as on one device, then a "
+            f"smaller one does as much or more: full updates with about "
+            f"{plan.smaller_batch.examples} examples are expected to be "
+            f"{plan.smaller_batch.prediction} as fast, with the learning rate tuned for them."
+        )
 
 
 def _options(plan: Plan) -> str:
-    chosen = plan.best if plan.gain_expected else plan.options[0]
-    header = ("option", "fresh batches", f"{plan.updates_per_batch} updates per batch", "")
     rows = [
-        (
-            option.candidate.family,
-            _times(option, reused=False),
-            _times(option, reused=True),
-            "<- recommended" if option is chosen else "",
-        )
+        (option.name, str(option.fresh), "<- recommended" if option is plan.best else "")
         for option in plan.options
     ]
-    title = (
-        f"Predicted time of full updates over that of the option, with an interval; "
-        f"{_CASES[plan.applied_regime]}:\n"
+    title = "Expected time of full updates over that of the option, with an interval:\n"
+    return title + aligned(("option", "as fast", ""), rows)
+
+
+def _basis() -> str:
+    quality = ", ".join(f"{value:g} with {r} turns" for r, value in QUALITY.items())
+    return (
+        "Measured: costs and noise. Assumed: the steps needed grow as 1 + nu/q for a layer with a "
+        f"share q, where nu is {CAUTION:g} times the measured noise / signal, out of caution; "
+        f"intervals span {CAUTION / DOUBT:.2g} to {CAUTION * DOUBT:.2g} times. Also assumed: the "
+        f"progress of a step with turns ({quality}), which was measured on a small GPT."
     )
-    return "\n".join([title + aligned(header, rows), *_remarks(plan)])
-
-
-def _remarks(plan: Plan) -> Iterator[str]:
-    if plan.applied_regime != plan.regime:
-        yield (
-            f"Asked for the {_CASES[plan.regime]}, but the run showed no (L0, L1) behaviour: "
-            "no layer's curvature grew with its gradient. The smooth case applies."
-        )
-    for option in plan.options:
-        if option.candidate.gap >= _LEAST_GAP:
-            yield (
-                f"{option.candidate.family}: found by a search; the true optimum may take up to "
-                f"{option.candidate.gap:.1%} less time."
-            )
-    if not all(option.fresh.bounded for option in plan.options):
-        yield (
-            "Not bounded by the measurements: some constants were too small to tell from 0 along "
-            f"the run. They count as {FLOOR:.0%} of the largest, and so decide the prediction."
-        )
-    if len(plan.options) > 1:
-        yield (
-            f"The best of {len(plan.options)} options is chosen by the numbers that predict it, so "
-            "its prediction tends to be too high; intervals do not account for the choice."
-        )
 
 
 def _layers(plan: Plan) -> str:
     seconds, operations = plan.costs.seconds, plan.costs.operations
-    columns = [*_constants(plan), _chances(plan)]
+    columns = [*_noise(plan)]
+    if plan.bounds is None:
+        columns.append(("share", [f"{share:.3g}" for share in plan.shares]))
+    else:
+        columns += by_bounds.columns(plan.bounds)
     header = ("layer", "forward", "backward", "update", *(title for title, _ in columns))
+    parts = (
+        (seconds.forward, operations.forward),
+        (seconds.backward + seconds.weight, operations.backward + operations.weight),
+        (seconds.sharp, operations.sharp),
+    )
     rows = [
         (
             name,
-            *(
-                f"{_milliseconds(spent[i])}, {_count(counted[i])}"
-                for spent, counted in (
-                    (seconds.forward, operations.forward),
-                    (seconds.backward, operations.backward),
-                    (seconds.sharp, operations.sharp),
-                )
-            ),
+            *(f"{_milliseconds(spent[i])}, {_count(counted[i])}" for spent, counted in parts),
             *(cells[i] for _, cells in columns),
         )
         for i, name in enumerate(plan.costs.layers)
     ]
     note = (
-        f"Time and operations (of matrix products) by layer, from {_cutoffs(plan)} and "
+        f"Time and operations (of matrix products) by layer, from {plan.costs.coverage} and "
         f"{plan.costs.rounds} rounds (fit within {plan.costs.fit_error:.0%}), overhead "
-        f"{_milliseconds(seconds.overhead)}; smoothness at {_points(plan)}:\n"
+        f"{_milliseconds(seconds.overhead)}{_sources(plan)}:\n"
     )
     return "\n".join([note + aligned(header, rows), *_caveats(plan)])
 
 
-def _constants(plan: Plan) -> list[tuple[str, list[str]]]:
-    """Return columns of constants, each a title and its cells."""
-    estimate, b = plan.smoothness, len(plan.costs.layers)
-    everything = tuple(range(b))
-    if plan.applied_regime != "smooth":
-        general = estimate.generalized
-        both = general.constants(0, everything), general.constants(1, everything)
-        return [(f"L{k} when all move", [f"{x:.3g}" for x in both[k]]) for k in (0, 1)]
-    full = estimate.smooth.constants(0, everything)
-    alone = [
-        f"{estimate.smooth.l0(i, (i,)):.3g}" if (i,) in estimate.ratios else "" for i in everything
-    ]
-    return [("L when all move", [f"{x:.3g}" for x in full]), ("L alone", alone)]
+def _noise(plan: Plan) -> Iterator[tuple[str, list[str]]]:
+    """Yield columns: noise along the measured run, the critical batch over the planned one."""
+    noise, sizes = plan.noise, plan.critical_batch_sizes
+    if noise is None or sizes is None:
+        return
+    ends = zip(noise.ratios[0], noise.ratios[-1], strict=True)
+    yield "noise / signal", [f"{first:.2g} to {last:.2g}" for first, last in ends]
+    yield "critical batch", [f"{size:.2g}" for size in sizes]
+
+
+def _sources(plan: Plan) -> str:
+    noise = "" if plan.noise is None else f"; noise along {plan.noise.steps} steps"
+    if plan.bounds is None:
+        return noise
+    count = plan.bounds.smoothness.points
+    return f"{noise}; smoothness at {count} point{'s' if count != 1 else ''}"
 
 
 def _caveats(plan: Plan) -> Iterator[str]:
-    measured, planned = plan.smoothness.ratios, planned_sets(plan.costs.layers)
-    missing = [active for active in planned if active not in measured]
-    if missing:
-        yield (
-            f"There was time for {len(planned) - len(missing)} of {len(planned)} sets of layers: "
-            "cutoffs that were not measured get the constants of the next lower one that was, and "
-            "families with sets that were not measured are left out."
-        )
     if plan.costs.fit_error > _NOISY:
         yield (
             f"Times are known only to within {plan.costs.fit_error:.0%}, which makes all intervals "
             "wide; use a quiet machine or a larger budget."
         )
-    if plan.smoothness.adamw:
-        yield (
-            "Constants of layers with parameters on AdamW are in the max-entry norm, whose scale "
-            f"differs from that of the others: {', '.join(plan.smoothness.adamw)}."
-        )
-
-
-def _chances(plan: Plan) -> tuple[str, list[str]]:
-    """Return the column of the recommended sampler's probabilities."""
-    sampler, b = plan.sampler, len(plan.costs.layers)
-    moves = sampler.marginals(b)[1]
-    if isinstance(sampler, Progressive):
-        probabilities = sampler.probabilities(b, 0.0)
-        return "P(cutoff), P(moves)", [
-            f"{p:.2f}, {q:.2f}" for p, q in zip(probabilities, moves, strict=True)
-        ]
-    return "P(moves)", [f"{q:.2f}" for q in moves]
-
-
-def _condition(plan: Plan) -> str:
-    smooth, general = plan.full_update_is_optimal, plan.full_update_is_optimal_generalized
-    verdicts = {True: "holds", False: "does not hold", None: "no L1 was found"}
-    return (
-        "Among progressive samplers, full updates are optimal if and only if the first layer has "
-        "the largest constant when all move.\n"
-        f"  smooth case, constants L0 (Theorem rpt_p1): {verdicts[smooth]}\n"
-        "  (L0, L1) case, constants L1 (necessary by Theorem rpt_p1_l0l1, sufficient "
-        f"by dropmuon.theory.generalized): {verdicts[general]}\n"
-        "Costs per step are measured. Numbers of steps are compared by bounds of theory, with "
-        "constants estimated along a short run: they are no promise of how training will go."
-    )
-
-
-def _cutoffs(plan: Plan) -> str:
-    times = plan.costs.seconds_by_cutoff
-    return f"{int(np.isfinite(times).sum())} of {times.size} cutoffs"
-
-
-def _points(plan: Plan) -> str:
-    count = plan.smoothness.points
-    return f"{count} point" if count == 1 else f"{count} points"
+    if plan.bounds is not None:
+        yield from by_bounds.caveats(plan.bounds)
 
 
 def _milliseconds(seconds: float) -> str:

@@ -5,46 +5,47 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dropmuon.checks import whole_number
 from dropmuon.files import write_json
-from dropmuon.planning.constants import check_confidence
-from dropmuon.planning.estimated_smoothness import SmoothnessEstimate, summarize
+from dropmuon.planning.bounds.comparison import Bounds
+from dropmuon.planning.bounds.constants import check_confidence
+from dropmuon.planning.bounds.estimated_smoothness import SmoothnessEstimate, summarize
 from dropmuon.planning.measured_costs import MeasuredCosts
+from dropmuon.planning.noise import NoiseEstimate
 from dropmuon.samplers.base import active_set
 from dropmuon.theory import StepCosts
-from dropmuon.theory.complexity import Regime, check_regime
+from dropmuon.theory.complexity import check_regime
 
-__all__ = ["Settings", "read", "write"]
+__all__ = ["read", "write"]
 
-_FORMAT = 3
+_FORMAT = 4
 
 _DAMAGE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 """The exceptions that reading a damaged file may raise."""
 
-
-class Settings(NamedTuple):
-    """The settings that a plan follows from, besides the measurements."""
-
-    updates_per_batch: int
-    seed: int
-    regime: Regime
+Contents = tuple[MeasuredCosts, NoiseEstimate | None, Bounds | None, int | None, int]
+"""Costs, noise, bounds, steps and seed: what a plan is made of."""
 
 
 def write(
-    path: Path, costs: MeasuredCosts, estimate: SmoothnessEstimate, settings: Settings
+    path: Path,
+    costs: MeasuredCosts,
+    noise: NoiseEstimate | None,
+    bounds: Bounds | None,
+    steps: int | None,
+    seed: int,
 ) -> None:
-    """Write the measurements and settings; the file is replaced as a whole or not at all."""
+    """Write measurements and settings; the file is replaced as a whole or not at all."""
     content = {
         "format": _FORMAT,
         "layers": list(costs.layers),
-        "updates_per_batch": settings.updates_per_batch,
-        "seed": settings.seed,
-        "regime": settings.regime,
+        "steps": steps,
+        "seed": seed,
         "costs": {
             "seconds": _parts(costs.seconds),
             "operations": _parts(costs.operations),
@@ -53,19 +54,16 @@ def write(
             "rounds": costs.rounds,
             "fit_error": costs.fit_error,
             "resampled": [_parts(each) for each in costs.resampled],
+            "takes_turns": list(costs.takes_turns),
         },
-        "smoothness": {
-            "ratios": [[list(s), _listed(table)] for s, table in estimate.ratios.items()],
-            "duals": _listed(estimate.duals),
-            "confidence": estimate.confidence,
-            "adamw": list(estimate.adamw),
-        },
+        "noise": None if noise is None else _noise_content(noise),
+        "bounds": None if bounds is None else _bounds_content(bounds),
     }
     write_json(path, content)
 
 
-def read(path: Path) -> tuple[MeasuredCosts, SmoothnessEstimate, Settings]:
-    """Return the measurements and settings that `write` wrote, or raise ValueError."""
+def read(path: Path) -> Contents:
+    """Return what `write` wrote, or raise ValueError."""
     text = path.read_bytes()
     try:
         return _parsed(json.loads(text))
@@ -73,20 +71,26 @@ def read(path: Path) -> tuple[MeasuredCosts, SmoothnessEstimate, Settings]:
         raise ValueError(f"path {path} cannot be read as a plan: {_reason(error)}") from error
 
 
-def _parsed(content: Any) -> tuple[MeasuredCosts, SmoothnessEstimate, Settings]:
+def _parsed(content: Any) -> Contents:
     given = content["format"]
     _need(
         type(given) is int and given == _FORMAT,
         f"its format is {given!r}, but this version of dropmuon reads format {_FORMAT}; "
         "make the plan again",
     )
-    layers = _names(content, "layers")
-    settings = Settings(content["updates_per_batch"], content["seed"], content["regime"])
-    whole_number("updates_per_batch", settings.updates_per_batch)
-    _need(type(settings.seed) is int and settings.seed >= 0, f"seed is {settings.seed!r}")
-    check_regime(settings.regime)
+    layers, steps, seed = _names(content, "layers"), content["steps"], content["seed"]
+    if steps is not None:
+        whole_number("steps", steps)
+    _need(type(seed) is int and seed >= 0, f"seed is {seed!r}")
     costs = _costs(layers, content["costs"])
-    return costs, _estimate(layers, content["smoothness"], settings.seed), settings
+    noise, bounds = content["noise"], content["bounds"]
+    return (
+        costs,
+        None if noise is None else _noise(layers, noise),
+        None if bounds is None else _bounds(layers, costs, bounds, seed),
+        steps,
+        seed,
+    )
 
 
 def _costs(layers: tuple[str, ...], found: Any) -> MeasuredCosts:
@@ -98,6 +102,9 @@ def _costs(layers: tuple[str, ...], found: Any) -> MeasuredCosts:
     rounds, error = found["rounds"], found["fit_error"]
     _need(type(rounds) is int and rounds >= 0, f"rounds is {rounds!r}")
     _need(type(error) in (int, float) and 0 <= error < math.inf, f"fit_error is {error!r}")
+    turning = found["takes_turns"]
+    is_list = isinstance(turning, list) and all(type(each) is bool for each in turning)
+    _need(is_list and len(turning) == b, f"takes_turns is {turning!r}")
     return MeasuredCosts(
         layers,
         seconds,
@@ -107,7 +114,50 @@ def _costs(layers: tuple[str, ...], found: Any) -> MeasuredCosts:
         rounds,
         error,
         resampled,
+        tuple(turning),
     )
+
+
+def _noise_content(noise: NoiseEstimate) -> dict[str, Any]:
+    return {
+        "examples": noise.examples,
+        "pieces": noise.pieces,
+        "seconds": noise.seconds,
+        "signal": noise.signal.tolist(),
+        "noise": noise.noise.tolist(),
+    }
+
+
+def _noise(layers: tuple[str, ...], found: Any) -> NoiseEstimate:
+    shape = (len(found["signal"]), len(layers))
+    signal, noise = (np.array(found[name], dtype=np.float64) for name in ("signal", "noise"))
+    for each in (signal, noise):
+        is_whole = each.shape == shape and shape[0] > 0 and bool(np.isfinite(each).all())
+        _need(is_whole, "signal or noise is missing for some step or layer")
+    examples, pieces, seconds = found["examples"], found["pieces"], found["seconds"]
+    whole_number("examples", examples)
+    whole_number("pieces", pieces, least=2)
+    _need(type(seconds) in (int, float) and 0 <= seconds < math.inf, f"seconds is {seconds!r}")
+    return NoiseEstimate(layers, examples, signal, noise, pieces, seconds)
+
+
+def _bounds_content(bounds: Bounds) -> dict[str, Any]:
+    estimate = bounds.smoothness
+    return {
+        "regime": bounds.regime,
+        "updates_per_batch": bounds.updates_per_batch,
+        "ratios": [[list(s), _listed(table)] for s, table in estimate.ratios.items()],
+        "duals": _listed(estimate.duals),
+        "confidence": estimate.confidence,
+        "adamw": list(estimate.adamw),
+    }
+
+
+def _bounds(layers: tuple[str, ...], costs: MeasuredCosts, found: Any, seed: int) -> Bounds:
+    regime, updates = found["regime"], found["updates_per_batch"]
+    check_regime(regime)
+    whole_number("updates_per_batch", updates)
+    return Bounds(costs, _estimate(layers, found, seed), regime, updates, seed)
 
 
 def _estimate(layers: tuple[str, ...], found: Any, seed: int) -> SmoothnessEstimate:
@@ -132,6 +182,7 @@ def _parts(costs: StepCosts) -> dict[str, Any]:
         "backward": costs.backward.tolist(),
         "sharp": costs.sharp.tolist(),
         "batch": costs.batch,
+        "weight": costs.weight.tolist(),
     }
 
 

@@ -14,12 +14,20 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon.optimizer import DropMuon
-from dropmuon.planning.active_sets import bisected
 from dropmuon.planning.problem import Problem
 from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import StepCosts
 
-__all__ = ["EXTRA_OPERATIONS", "Clock", "StepTimer", "Timings", "check_budget", "typical"]
+__all__ = [
+    "EXTRA_OPERATIONS",
+    "Clock",
+    "StepTimer",
+    "Timings",
+    "bisected",
+    "check_budget",
+    "synchronize",
+    "typical",
+]
 
 Clock = Callable[[], float]
 """A function that returns the time in seconds."""
@@ -70,10 +78,31 @@ def typical(times: Sequence[float] | FloatArray) -> float:
     return float(np.quantile(times, _QUICK))
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait until an accelerator has done its work, so that a clock can be read."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
 def check_budget(budget: float) -> None:
     """Raise ValueError unless the budget is a positive, finite number of seconds."""
     if not isinstance(budget, int | float) or not 0 < budget < math.inf:
         raise ValueError(f"budget must be positive, in seconds, got {budget!r}; give 60.0")
+
+
+def bisected(count: int) -> list[int]:
+    """Return 0, ..., count-1 with the ends first, then the middles of the gaps between.
+
+    A time budget may cut this order short: any beginning of it is spread evenly.
+    """
+    found = list(dict.fromkeys([0, count - 1]))
+    gaps = [(0, count - 1)]
+    for low, high in gaps:
+        middle = (low + high) // 2
+        if low < middle < high:
+            found.append(middle)
+            gaps += [(low, middle), (middle, high)]
+    return found
 
 
 class StepTimer:
@@ -85,6 +114,7 @@ class StepTimer:
         self._device = next(iter(optimizer.roster.members())).parameter.device
         self._batch = 0
         self._passes: dict[int, int] = {}
+        self._weights: dict[int, int] = {}
         self._forward_operations: FloatArray = np.zeros(self._b)
         self._sharp_operations: FloatArray = np.zeros(self._b)
         self.timings = Timings()
@@ -98,7 +128,8 @@ class StepTimer:
     def count(self, deadline: float) -> None:
         """Count operations: of updates and the forward pass by layer, of both passes by cutoff.
 
-        Layers of equal shapes and norms are counted once.
+        A layer's weight gradient is what the passes save where it alone is left out, the cutoff
+        being the layer before it. Layers of equal shapes and norms have one count of updates.
         """
         self._count_updates(deadline)
         with FlopCounterMode(display=False) as counter:
@@ -106,9 +137,16 @@ class StepTimer:
         for s in bisected(self._b):
             if len(self._passes) >= _LEAST_COUNTED and self._clock() > deadline:
                 break
-            with FlopCounterMode(display=False) as counter:
-                self._problem.backward(self._optimizer, tuple(range(s, self._b)), 0)
-            self._passes[s] = counter.get_total_flops()
+            self._passes[s] = self._counted(range(s, self._b))
+        for s in bisected(self._b):
+            if s in self._passes and s + 1 < self._b and self._clock() <= deadline:
+                rest = (s, *range(s + 2, self._b))
+                self._weights[s + 1] = self._passes[s] - self._counted(rest)
+
+    def _counted(self, active: Iterable[int]) -> int:
+        with FlopCounterMode(display=False) as counter:
+            self._problem.backward(self._optimizer, tuple(active), 0)
+        return int(counter.get_total_flops())
 
     def _count_updates(self, deadline: float) -> None:
         kinds: dict[str, int] = {}
@@ -125,14 +163,19 @@ class StepTimer:
     def operations(self) -> tuple[FloatArray, StepCosts]:
         """Return the operations of a step by cutoff, and the parts per layer that add up to them.
 
-        Cutoffs that were not counted for lack of time are interpolated.
+        Cutoffs that were not counted for lack of time are interpolated. A weight gradient that was
+        not counted takes as many operations as the forward pass, as it does for a matrix. That of
+        the first layer stays in `backward`: it is active wherever backward reaches it.
         """
         known = sorted(self._passes)
         counted = np.interp(np.arange(self._b), known, [self._passes[s] for s in known])
         forward = self._forward_operations
-        backward = counted - np.append(counted[1:], forward.sum())
+        backward = np.maximum(counted - np.append(counted[1:], forward.sum()), 0.0)
+        weight = np.array([self._weights.get(i, forward[i]) for i in range(self._b)])
+        weight = np.clip(weight, 0.0, backward)
+        weight[0] = 0.0
         sharp = self._sharp_operations
-        parts = StepCosts(0.0, forward, np.maximum(backward, 0.0), sharp)
+        parts = StepCosts(0.0, forward, backward - weight, sharp, weight=weight)
         return counted + sharp[::-1].cumsum()[::-1], parts
 
     def forward_shares(self, read: Clock) -> FloatArray:
@@ -212,8 +255,7 @@ class StepTimer:
         return max(0.0, self._clock() - start)
 
     def _synchronize(self) -> None:
-        if self._device.type != "cpu":
-            torch.accelerator.synchronize(self._device)
+        synchronize(self._device)
 
 
 @contextmanager

@@ -43,8 +43,8 @@ class Costs:
 
     Attributes:
         overhead: c_ov, paid by every step.
-        layer: c_i, paid for every layer from the cutoff on: forward and backward.
-        sharp: c_i^sharp, paid for every active layer: the sharp operator and the update.
+        layer: c_i, paid for every layer from the cutoff on: forward and input gradient.
+        sharp: c_i^sharp, paid for every active layer: weight gradient, sharp operator, update.
     """
 
     overhead: float
@@ -91,9 +91,12 @@ class StepCosts:
     Attributes:
         overhead: paid by every update.
         forward: the forward pass, per layer.
-        backward: the backward pass, per layer.
+        backward: the backward pass, per layer, down to its output: an inactive layer above the
+            cutoff pays it, too.
         sharp: the sharp operator and the update, per layer.
         batch: paid once per batch, such as for loading it.
+        weight: the weight gradient, per layer, where it is not part of `backward`. Inactive layers
+            do not compute it.
     """
 
     overhead: float
@@ -101,6 +104,7 @@ class StepCosts:
     backward: FloatArray
     sharp: FloatArray
     batch: float
+    weight: FloatArray
 
     def __init__(
         self,
@@ -109,13 +113,16 @@ class StepCosts:
         backward: npt.ArrayLike,
         sharp: npt.ArrayLike,
         batch: float = 0.0,
+        weight: npt.ArrayLike | None = None,
     ) -> None:
         first = nonnegative("forward", forward)
+        own = np.zeros(first.size) if weight is None else weight
         object.__setattr__(self, "overhead", _amount("overhead", overhead))
         object.__setattr__(self, "forward", first)
         object.__setattr__(self, "backward", nonnegative("backward", backward, length=first.size))
         object.__setattr__(self, "sharp", nonnegative("sharp", sharp, length=first.size))
         object.__setattr__(self, "batch", _amount("batch", batch))
+        object.__setattr__(self, "weight", nonnegative("weight", own, length=first.size))
 
     @property
     def num_layers(self) -> int:
@@ -125,29 +132,42 @@ class StepCosts:
     def fresh(self) -> Costs:
         """Return the costs where every update has its own batch and a full forward pass.
 
-        cost(S) = overhead + batch + sum_all forward_i + sum_{i>=s} backward_i + sharp of S.
+        cost(S) = overhead + batch + sum_all forward_i + sum_{i>=s} backward_i + sharp and weight
+        of S.
         """
         return self.reused(1)
+
+    def in_parts(self) -> Costs:
+        """Return the costs of a step in parts, in which all layers move: C(q) of `theory.shares`.
+
+        The weight gradient, like the rest of backward, is paid for a layer's share q_i of the batch
+        only: C(q) = overhead + batch + sum_all forward_i + sum_i q_i (backward_i + weight_i) +
+        sum_i sharp_i.
+        """
+        once = self.overhead + self.batch + float(self.forward.sum())
+        return Costs(once, self.backward + self.weight, self.sharp)
 
     def reused(self, updates: SupportsIndex) -> Costs:
         """Return the costs per update where r = `updates` share a batch and the prefix's forward.
 
         cost(S) = overhead + batch/r + sum_{i<s} forward_i/r + sum_{i>=s} (forward_i + backward_i)
-        + sharp of S. The prefix is sum_all forward_i/r less sum_{i>=s} forward_i/r, which gives
-        c_0 = overhead + (batch + sum_all forward_i)/r and a_i = (1 - 1/r) forward_i + backward_i.
+        + sharp and weight of S. The prefix is sum_all forward_i/r less sum_{i>=s} forward_i/r. So
+        c_0 = overhead + (batch + sum_all forward_i)/r and
+        a_i = (1 - 1/r) forward_i + backward_i.
         """
         r = whole_number("updates", updates, remedy="1 means a fresh batch for every update")
         once = (self.batch + float(self.forward.sum())) / r
         again = (1.0 - 1.0 / r) * self.forward
-        return Costs(self.overhead + once, again + self.backward, self.sharp)
+        return Costs(self.overhead + once, again + self.backward, self.weight + self.sharp)
 
     def cached(self) -> Costs:
         """Return the costs in the paper's reading: the forward pass of the frozen prefix is free.
 
-        cost(S) = overhead + batch + sum_{i>=s} (forward_i + backward_i) + sharp of S. Without a
-        cost per batch it is the limit of `reused` for many updates.
+        cost(S) = overhead + batch + sum_{i>=s} (forward_i + backward_i) + sharp and weight of S.
+        Without a cost per batch it is the limit of `reused` for many updates.
         """
-        return Costs(self.overhead + self.batch, self.forward + self.backward, self.sharp)
+        passes = self.forward + self.backward
+        return Costs(self.overhead + self.batch, passes, self.weight + self.sharp)
 
 
 def tail_costs(costs: Costs) -> FloatArray:

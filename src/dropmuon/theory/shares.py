@@ -6,9 +6,9 @@ costs eq. cost_gen with F_i = q_i and Q_i = 1:
 
     C(q) = c_ov + sum_i c_i q_i + sum_i c_i^sharp
 
-so `costs` are those of fresh batches, `StepCosts.fresh()`: forward passes are in the overhead. The
-fixed cost is F = C(0). Shares are chosen by progress per cost (`optimal_shares`), or by the bound
-of the stochastic theorem (`optimal_shares_by_bound`).
+so `costs` are `StepCosts.in_parts()`: forward passes are in the overhead, weight gradients in c_i.
+The fixed cost is F = C(0). Shares are chosen by progress per cost (`optimal_shares`), or by the
+bound of the stochastic theorem (`optimal_shares_by_bound`).
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dropmuon import samplers, theory
-from dropmuon.planning.candidates import Candidate, positive_constants
+from dropmuon.planning.bounds.candidates import Candidate, positive_constants
+from dropmuon.planning.bounds.predictions import Predictor
 from dropmuon.planning.measured_costs import fit_seconds
-from dropmuon.planning.predictions import Predictor
 from dropmuon.samplers.base import ActiveSet, FloatArray
 from tests.planning.synthetic_plans import (
     Draw,
@@ -36,12 +36,12 @@ FAMILY = [(0, 1, 2), (1, 2), (2,), (0,), (1,)]
 @settings(max_examples=15, deadline=None)
 def test_predictions_are_those_of_theory(regime, seed, b):
     plan = random_plan(layer_names(b), seed, regime=regime)
-    assert plan.applied_regime == regime
+    assert plan.bounds.applied_regime == regime
     constants, fresh = positive_constants(plan.smoothness, regime), plan.costs.seconds.fresh()
     for option in plan.options:
-        compared = theory.against_full(option.candidate.sampler, fresh, constants, regime)
+        compared = theory.against_full(option.sampler, fresh, constants, regime)
         assert option.fresh.speedup == pytest.approx(1 / compared.ratio)
-        option.candidate.sampler.check(b)
+        option.sampler.check(b)
 
 
 @pytest.mark.parametrize("regime", REGIMES)

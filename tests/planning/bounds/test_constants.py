@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from dropmuon.planning.constants import (
+from dropmuon.planning.bounds.constants import (
     interval_ends,
     resampled_generalized,
     resampled_smooth,

@@ -67,12 +67,11 @@ def test_the_steps_of_a_plan_train_as_recommended(
     """`DropMuon(model, lr=1.0, sampler=..., step_rule=plan.step_rule)`, and nothing else."""
     model, batches = made()
     found = plan(model, loss, batches, budget=4.0, points=5, lr=0.02, regime=regime)
-    assert found.applied_regime == regime
+    assert found.bounds.applied_regime == regime
     assert isinstance(found.step_rule, kind)
-    single = next(
-        o.candidate for o in found.options if o.candidate.family.startswith("blocks of 1")
-    )
-    for sampler in (found.best.candidate.sampler, single.sampler, samplers.Full()):
+    single = next(o for o in found.options if o.name.startswith("blocks of 1"))
+    fastest = max(found.options, key=lambda option: option.fresh.speedup)
+    for sampler in (fastest.sampler, single.sampler, samplers.Full()):
         trained = copy.deepcopy(model)
         optimizer = DropMuon(trained, lr=1.0, sampler=sampler, step_rule=found.step_rule, seed=0)
         assert optimizer.param_groups[0]["momentum"] == 0.0

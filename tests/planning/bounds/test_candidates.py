@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dropmuon import samplers, theory
-from dropmuon.planning.active_sets import planned_sets
-from dropmuon.planning.candidates import positive_constants
-from dropmuon.planning.planner import recommend
+from dropmuon.planning.bounds.active_sets import planned_sets
+from dropmuon.planning.bounds.candidates import positive_constants
 from tests.planning.synthetic_plans import (
     costs_of,
     estimate_of,
     layer_names,
+    plan_by_bounds,
     plan_of,
     random_plan,
     speedups,
@@ -58,8 +58,8 @@ def test_windows_that_are_never_drawn_are_no_obstacle():
         s: np.where(np.isin(np.arange(4), s), [[4.0, 4.0, 1.0, 1.0]] * 4, np.nan)
         for s in planned_sets(layers)
     }
-    plan = recommend(costs_of(layers), estimate_of(layers, ratios, np.ones((4, 4))), 2)
-    found = next(o.candidate for o in plan.options if o.candidate.family == "windows of 2, optimal")
+    plan = plan_by_bounds(costs_of(layers), estimate_of(layers, ratios, np.ones((4, 4))))
+    found = next(o for o in plan.options if o.name == "windows of 2, optimal")
     assert isinstance(found.sampler, samplers.Submodel)
     np.testing.assert_allclose(found.sampler.probabilities(3, 0.0), [0.8, 0.0, 0.2], atol=1e-9)
     found.sampler.check(4)
@@ -71,8 +71,8 @@ def test_families_follow_from_what_was_measured():
     assert {"any 2 layers, uniform", "any 5 layers, uniform", "windows of 4, optimal"} <= set(found)
     plan = random_plan(layer_names(6), 1)
     few = {s: t for s, t in plan.smoothness.ratios.items() if s == tuple(range(s[0], 6))}
-    cut = recommend(
-        costs_of(layer_names(6)), estimate_of(layer_names(6), few, plan.smoothness.duals), 2
+    cut = plan_by_bounds(
+        costs_of(layer_names(6)), estimate_of(layer_names(6), few, plan.smoothness.duals)
     )
     assert list(speedups(cut)) == ["full updates", "progressive, uniform", "progressive, optimal"]
     assert "There was time for 6 of" in str(cut)
@@ -93,8 +93,8 @@ def test_layers_of_one_position_that_hardly_interact_are_best_moved_together():
     estimate = estimate_of(layers, ratios, np.ones((4, 6)))
     costs = theory.StepCosts(1.0, np.zeros(6), np.zeros(6), np.full(6, 0.1))
     made = costs_of(layers)
-    plan = recommend(type(made)(**{**vars(made), "seconds": costs}), estimate, 2)
-    assert plan.best.candidate.family == "same position in all blocks, optimal"
+    plan = plan_by_bounds(type(made)(**{**vars(made), "seconds": costs}), estimate)
+    assert plan.best.name == "same position in all blocks, optimal"
     assert isinstance(plan.sampler, samplers.Partition)
     assert plan.sampler.blocks == ((0, 2, 4), (1, 3, 5))
     assert plan.predicted_speedup == pytest.approx(9.0 * 1.6 / (2 * 1.3))
@@ -111,7 +111,7 @@ def test_constants_of_zero_are_no_obstacle(regime):
 def test_without_l1_the_smooth_case_applies_and_is_said(regime):
     smooth = plan_of(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0])
     plan = plan_of(full=[1.0, 3.0, 9.0], alone=[0.5, 1.0, 2.0], regime=regime)
-    assert (plan.regime, plan.applied_regime) == (regime, "smooth")
+    assert (plan.bounds.regime, plan.bounds.applied_regime) == (regime, "smooth")
     assert speedups(plan) == speedups(smooth)
     assert "showed no (L0, L1) behaviour" in str(plan)
     assert "showed no" not in str(smooth)
@@ -119,10 +119,8 @@ def test_without_l1_the_smooth_case_applies_and_is_said(regime):
 
 def test_the_gap_of_the_quadratic_regime_is_told():
     plan = random_plan(layer_names(5), 3, regime="1/eps^2")
-    gap = next(
-        o.candidate.gap for o in plan.options if "progressive, optimal" in o.candidate.family
-    )
+    gap = next(o.gap for o in plan.options if "progressive, optimal" in o.name)
     assert 0 < gap < 1
     assert f"up to {gap:.1%} less time" in str(plan)
     assert "1/eps^2 regime" in str(plan)
-    assert all(o.candidate.gap == 0 for o in random_plan(layer_names(5), 3, regime="1/eps").options)
+    assert all(o.gap == 0 for o in random_plan(layer_names(5), 3, regime="1/eps").options)

@@ -12,11 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
+from dropmuon.planning.timing import bisected
 from dropmuon.samplers import ActiveSet
 from dropmuon.theory import contiguous_blocks
 
 __all__ = [
-    "bisected",
     "block_sizes",
     "nice_sizes",
     "planned_sets",
@@ -46,21 +46,6 @@ def planned_sets(layers: Sequence[str]) -> list[ActiveSet]:
             found.update(dict.fromkeys(new))
             left -= len(new)
     return list(found)
-
-
-def bisected(count: int) -> list[int]:
-    """Return 0, ..., count-1 with the ends first, then the middles of the gaps between.
-
-    A time budget may cut this order short: any beginning of it is spread evenly.
-    """
-    found = list(dict.fromkeys([0, count - 1]))
-    gaps = [(0, count - 1)]
-    for low, high in gaps:
-        middle = (low + high) // 2
-        if low < middle < high:
-            found.append(middle)
-            gaps += [(low, middle), (middle, high)]
-    return found
 
 
 def suffixes(num_layers: int) -> list[ActiveSet]:

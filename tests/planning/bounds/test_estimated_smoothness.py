@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dropmuon.planning.estimated_smoothness import SmoothnessEstimate, estimate_smoothness
+from dropmuon.planning.bounds.estimated_smoothness import SmoothnessEstimate, estimate_smoothness
 from dropmuon.planning.problem import Problem
 from dropmuon.step.rules import Sharp
 from tests.awkward_problem import awkward, batches, noisy_loss, state_of

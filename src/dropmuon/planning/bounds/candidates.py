@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dropmuon import theory
-from dropmuon.planning.active_sets import block_sizes, nice_sizes, position_blocks, windows
-from dropmuon.planning.constants import positive_smoothness
-from dropmuon.planning.estimated_smoothness import SmoothnessEstimate
+from dropmuon.planning.bounds.active_sets import block_sizes, nice_sizes, position_blocks, windows
+from dropmuon.planning.bounds.constants import positive_smoothness
+from dropmuon.planning.bounds.estimated_smoothness import SmoothnessEstimate
 from dropmuon.samplers import Full, Nice, Partition, Progressive, Sampler, Submodel, uniform
 from dropmuon.theory import Regime
 

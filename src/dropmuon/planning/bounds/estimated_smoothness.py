@@ -25,17 +25,16 @@ import numpy as np
 from dropmuon import norms
 from dropmuon.checks import whole_number
 from dropmuon.optimizer import DropMuon
-from dropmuon.planning.active_sets import bisected
-from dropmuon.planning.constants import (
+from dropmuon.planning.bounds.constants import (
     LEAST_POINTS,
     check_confidence,
     interval_ends,
     resampled_generalized,
     resampled_smooth,
 )
-from dropmuon.planning.probe import Probe
+from dropmuon.planning.bounds.probe import Probe
 from dropmuon.planning.problem import Problem
-from dropmuon.planning.timing import Clock, check_budget
+from dropmuon.planning.timing import Clock, bisected, check_budget
 from dropmuon.samplers import ActiveSet
 from dropmuon.samplers.base import FloatArray, active_set
 from dropmuon.theory.smoothness import Smoothness

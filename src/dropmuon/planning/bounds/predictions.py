@@ -1,16 +1,22 @@
-"""Predicted speed-ups over full updates, with intervals."""
+"""Speed-ups over full updates as bounds predict them, with intervals.
+
+An interval comes from speed-ups under resampled points, see `constants`, and resampled rounds of
+timing. Unlike a constant, a speed-up may be off to either side, so the interval is symmetric in the
+logarithm (Hall, "On symmetric bootstrap confidence intervals", J. R. Statist. Soc. B 50, 1988). It
+is widened by the error of the fitted costs. It does not account for the sampler having been chosen
+as the best of several, by the same points.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dropmuon import theory
-from dropmuon.planning.candidates import Candidate
-from dropmuon.planning.constants import (
+from dropmuon.planning.bounds.candidates import Candidate
+from dropmuon.planning.bounds.constants import (
     FLOOR,
     LEAST_POINTS,
     Resampled,
@@ -18,38 +24,20 @@ from dropmuon.planning.constants import (
     resampled_generalized,
     resampled_smooth,
 )
-from dropmuon.planning.estimated_smoothness import SmoothnessEstimate
+from dropmuon.planning.bounds.estimated_smoothness import SmoothnessEstimate
 from dropmuon.planning.measured_costs import MeasuredCosts
+from dropmuon.planning.options import Prediction
 from dropmuon.samplers import Full
 from dropmuon.samplers.base import ActiveSet, FloatArray
 from dropmuon.theory import Regime
 from dropmuon.theory.costs import Sampling, members
 
-__all__ = ["Prediction", "Predictor"]
+__all__ = ["Predictor"]
 
 _RESAMPLES = 100
 
 _DECIDES = 0.01
 """The floor under constants decides if a lower one would change a prediction by this share."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The predicted time of full updates over that of a sampler, with an interval.
-
-    The interval comes from speed-ups under resampled points, see `constants`, and resampled rounds
-    of timing. Unlike a constant, a speed-up may be off to either side, so the interval is symmetric
-    in the logarithm (Hall, "On symmetric bootstrap confidence intervals", J. R. Statist. Soc. B 50,
-    1988). It is widened by the error of the fitted costs. It does not account for the sampler
-    having been chosen as the best of several, by the same points.
-
-    `bounded` is False where constants seemed so small that the floor under them decides.
-    """
-
-    speedup: float
-    low: float
-    high: float
-    bounded: bool = True
 
 
 class Predictor:

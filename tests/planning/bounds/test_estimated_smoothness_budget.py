@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from dropmuon.planning import Problem, SmoothnessEstimate, estimate_smoothness
-from dropmuon.planning.active_sets import bisected, planned_sets
-from dropmuon.planning.planner import recommend
-from tests.planning.synthetic_plans import costs_of
+from dropmuon.planning.bounds.active_sets import planned_sets
+from dropmuon.planning.timing import bisected
+from tests.planning.synthetic_plans import costs_of, plan_by_bounds
 
 DEPTH = 60
 
@@ -100,8 +100,8 @@ def test_cutoffs_that_were_not_measured_have_the_constants_of_the_next_larger_se
 
 def test_a_plan_of_what_there_was_time_for_leaves_other_families_out():
     found, _ = estimate(DEPTH, budget=100.0)
-    plan = recommend(costs_of(found.layers), found, 2)
-    assert [o.candidate.family for o in plan.options] == [
+    plan = plan_by_bounds(costs_of(found.layers), found)
+    assert [o.name for o in plan.options] == [
         "full updates",
         "progressive, uniform",
         "progressive, optimal",

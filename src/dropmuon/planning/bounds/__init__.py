@@ -1,0 +1,1 @@
+"""What the paper's bounds say: smoothness along a run, and the samplers that it favours."""

@@ -1,0 +1,276 @@
+"""What parts, turns and smaller batches are expected to gain, from measured costs and noise.
+
+Where layer i would need one step without noise, it needs 1 + nu_i/q_i steps with a share q_i of the
+batch: the law of the critical batch size. So the progress of a step, relative to full shares, is
+the mean over layers of (1 + nu_i) / (1 + nu_i/q_i), and the gain is that over the relative cost of
+a step. nu_i is the measured noise-to-signal ratio times `CAUTION`. A smaller batch gives all layers
+the same share, and saves the forward pass, too. Turns save updates and leave all gradients.
+
+Costs and noise are measured, the law is not: intervals span the gains for a caution that is
+`DOUBT` times as small or as large, and the 5 % and 95 % quantiles of resampled measurements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+
+from dropmuon.planning.measured_costs import MeasuredCosts
+from dropmuon.planning.noise import NoiseEstimate
+from dropmuon.planning.options import Option, Prediction
+from dropmuon.samplers import Full, Shares
+from dropmuon.samplers.allocation import CAUTION, best_counts
+from dropmuon.samplers.base import FloatArray
+from dropmuon.theory import StepCosts
+
+__all__ = ["DOUBT", "QUALITY", "WORTHWHILE", "Gains", "SmallerBatch"]
+
+WORTHWHILE = 1.03
+"""The least expected gain for which a change is recommended."""
+
+QUALITY = {2: 0.98, 4: 0.96}
+"""The progress of a step with r turns, relative to a full one: measured on a small GPT."""
+
+DOUBT = 3.0
+"""The factor by which the right caution may differ from `CAUTION`, either way."""
+
+_PARTS = (2, 4, 8)
+
+_FINER = 1.01
+"""The gain that twice the number of parts must bring."""
+
+_LEAST_PART = 2
+"""The least number of examples in a part."""
+
+_LONGER = 4
+"""How many times as long as the measured run training is assumed to be."""
+
+_FARTHEST = 100
+"""How many times as far as the measured run its trend is followed, to find where shares are 1."""
+
+_RESAMPLES = 100
+
+
+@dataclass(frozen=True)
+class SmallerBatch:
+    """A smaller batch for all layers, and what it is expected to gain on one device."""
+
+    examples: int
+    prediction: Prediction
+
+
+@dataclass(frozen=True, eq=False)
+class Gains:
+    """The options of a model, predicted from measured costs and noise.
+
+    Attributes:
+        costs: the measured costs of a step.
+        noise: the measured noise; None where batches cannot be cut.
+        steps: the length of the run to plan for; None assumes four times the measured run.
+        seed: seed of the intervals.
+    """
+
+    costs: MeasuredCosts
+    noise: NoiseEstimate | None
+    steps: int | None = None
+    seed: int = 0
+
+    @property
+    def horizon(self) -> int:
+        """The number of steps that predictions are for."""
+        return self.steps or (_LONGER * self.noise.steps if self.noise is not None else 0)
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """Full updates, parts at their best shares, and turns, as far as the model has them."""
+        full = Option("full updates", {"sampler": Full()}, Prediction(1.0, 1.0, 1.0))
+        parts = [] if self._best_parts is None else [self._best_parts]
+        return (full, *parts, *self._turns())
+
+    @property
+    def best(self) -> Option:
+        """The option of the largest expected gain; full updates unless that is worthwhile.
+
+        A gain that is within the error of the costs is not.
+        """
+        known = [option for option in self.options if option.fresh.is_known]
+        found = max(known, key=lambda option: option.fresh.speedup)
+        enough = max(WORTHWHILE, 1.0 + self.costs.fit_error)
+        return found if found.fresh.speedup >= enough else self.options[0]
+
+    # What noise says
+
+    @cached_property
+    def ratios(self) -> FloatArray | None:
+        """nu_i of each layer over the run to plan for, as measured, without caution."""
+        return None if self.noise is None else self.noise.over(self.horizon)
+
+    @property
+    def critical_batch_sizes(self) -> FloatArray | None:
+        """The number of examples at which the noise of each layer equals its signal."""
+        if self.noise is None or self.ratios is None:
+            return None
+        found: FloatArray = self.noise.examples * self.ratios
+        return found
+
+    @property
+    def critical_batch_size(self) -> float | None:
+        """The same for the model: of the ratio that stands for all layers together."""
+        if self.noise is None or self.ratios is None:
+            return None
+        return self.noise.examples * (1.0 / float(np.mean(1.0 / (1.0 + self.ratios))) - 1.0)
+
+    @cached_property
+    def full_from(self) -> int | None:
+        """The step from which on the best shares are 1; None if the trend does not get there."""
+        if self.noise is None or self._best_parts is None:
+            return None
+        noise, m = self.noise, self._best_parts.settings["parts"]
+        farthest = _FARTHEST * noise.steps
+        nu, weights = noise.stages(noise.ratios, farthest)
+        starts = np.cumsum([0.0, *weights[:-1]]) * farthest
+        shorter = [self._counts(CAUTION * each, m)[0] < m for each in nu]
+        later = [k for k, is_shorter in enumerate(shorter) if is_shorter]
+        first = later[-1] + 1 if later else 0
+        return None if first == len(nu) else round(float(starts[first]))
+
+    # Options
+
+    @cached_property
+    def _best_parts(self) -> Option | None:
+        """Parts with the best shares; None if no layer does with less than the whole batch."""
+        noise = self.noise
+        if noise is None or len(self.costs.layers) == 1:
+            return None
+        nu, best = noise.over(self.horizon, CAUTION), None
+        for m in _PARTS:
+            counts = self._counts(nu, m)
+            if noise.examples < _LEAST_PART * m or min(counts) == m:
+                continue
+            shares = np.array(counts) / m
+            price = partial(self._price, shares=shares, parts=m)
+            found = self._by_noise(noise, shares, price)
+            if best is None or found.speedup >= _FINER * best.fresh.speedup:
+                settings = {"sampler": Shares(shares), "parts": m}
+                best = Option(f"{m} parts, shares {_listed(shares)}", settings, found)
+        return best
+
+    def _counts(self, nu: FloatArray, parts: int) -> tuple[int, ...]:
+        """Return in how many parts each layer is best active, if this were its noise."""
+        each = self.costs.seconds.in_parts()
+        fixed = each.overhead + float(each.sharp.sum()) + (parts - 1) * self._cutting
+        return best_counts(each.layer, fixed, nu, 1.0 + nu, parts)
+
+    def _turns(self) -> list[Option]:
+        moving = np.array(self.costs.takes_turns, dtype=np.bool_)
+        if not moving.any():
+            return []
+        found = []
+        for r, quality in QUALITY.items():
+            doubt = 1.0 - quality
+            saving = partial(_saved_by_turns, moving=moving, turns=r)
+            drawn = [saving(each) for each in self.costs.resampled]
+            prediction = self._prediction(
+                quality * saving(self.costs.seconds),
+                [(quality - doubt) * each for each in drawn],
+                [(quality + doubt) * each for each in drawn],
+            )
+            settings = {"sampler": Full(), "turns": r}
+            found.append(Option(f"turns of {r}", settings, prediction))
+        return found
+
+    @cached_property
+    def smaller_batch(self) -> SmallerBatch | None:
+        """The best smaller batch, where it gains as much as the best option, or more.
+
+        It is not smaller than the critical batch size, below which little is left to gain.
+        """
+        noise, critical = self.noise, self.critical_batch_size
+        if noise is None or critical is None:
+            return None
+        found = None
+        for k in range(1, int(math.log2(noise.examples / max(critical, 1.0))) + 1):
+            shares = np.full(len(self.costs.layers), 2.0**-k)
+            price = partial(_price_of_batch, share=2.0**-k)
+            predicted = self._by_noise(noise, shares, price)
+            if found is None or predicted.speedup > found.prediction.speedup:
+                found = SmallerBatch(round(noise.examples * 2.0**-k), predicted)
+        if found is None or not found.prediction.is_known:
+            return None
+        enough = max(WORTHWHILE, self.best.fresh.speedup)
+        return found if found.prediction.speedup >= enough else None
+
+    # Predictions
+
+    def _by_noise(
+        self, noise: NoiseEstimate, shares: FloatArray, price: Callable[[StepCosts], float]
+    ) -> Prediction:
+        """Predict the gain of shares by the law of noise, at a price that depends on costs."""
+        drawn = self.costs.resampled or (self.costs.seconds,)
+        costs = [self.costs.seconds, *(drawn[k % len(drawn)] for k in range(_RESAMPLES))]
+        cheaper = np.array([_whole(each) / price(each) for each in costs])
+        ratios = noise.resampled(_RESAMPLES, self.seed)
+        expected, low, high = (
+            cheaper * _progress(noise.over(self.horizon, factor, ratios), shares)
+            for factor in (CAUTION, CAUTION * DOUBT, CAUTION / DOUBT)
+        )
+        found = self._prediction(float(expected[0]), low, high)
+        return found if noise.known else Prediction(found.speedup, 0.0, math.inf)
+
+    def _prediction(self, expected: float, low: npt.ArrayLike, high: npt.ArrayLike) -> Prediction:
+        if not self.costs.known:
+            return Prediction(expected, 0.0, math.inf)
+        error = 1.0 + self.costs.fit_error
+        least = float(np.quantile([*np.asarray(low), expected], 0.05)) / error
+        most = float(np.quantile([*np.asarray(high), expected], 0.95)) * error
+        return Prediction(expected, min(least, expected), max(most, expected))
+
+    @cached_property
+    def _cutting(self) -> float:
+        """What each further part adds to a step: measured, as the run cut its batches."""
+        noise, seconds = self.noise, self.costs.seconds
+        if noise is None or noise.pieces == 1:
+            return 0.0
+        passes = _whole(seconds) - float(seconds.sharp.sum())
+        return max(0.0, noise.seconds - passes) / (noise.pieces - 1)
+
+    def _price(self, costs: StepCosts, shares: FloatArray, parts: int) -> float:
+        each = costs.in_parts()
+        fixed = each.overhead + float(each.sharp.sum()) + (parts - 1) * self._cutting
+        return fixed + float(each.layer @ shares)
+
+
+def _progress(nu: FloatArray, shares: FloatArray) -> FloatArray:
+    """Return the progress of a step relative to full shares, the mean over layers."""
+    found: FloatArray = ((1.0 + nu) / (1.0 + nu / shares)).mean(axis=-1)
+    return found
+
+
+def _whole(costs: StepCosts) -> float:
+    """Return what a full step costs."""
+    each = costs.in_parts()
+    return each.overhead + float(each.layer.sum() + each.sharp.sum())
+
+
+def _saved_by_turns(costs: StepCosts, moving: npt.NDArray[np.bool_], turns: int) -> float:
+    """Return the time of a full step over that of one in which these layers take turns."""
+    whole = _whole(costs)
+    return whole / (whole - (1.0 - 1.0 / turns) * float(costs.sharp[moving].sum()))
+
+
+def _price_of_batch(costs: StepCosts, share: float) -> float:
+    """Return what a full step costs with a share of the batch: overhead and updates stay."""
+    passes = float((costs.forward + costs.backward + costs.weight).sum())
+    return costs.overhead + costs.batch + share * passes + float(costs.sharp.sum())
+
+
+def _listed(shares: FloatArray) -> str:
+    """Return shares such as "3 x 0.25, 1": equal ones together."""
+    runs = [(value, len(list(run))) for value, run in groupby(shares.tolist())]
+    return ", ".join(f"{value:g}" if n == 1 else f"{n} x {value:g}" for value, n in runs)
