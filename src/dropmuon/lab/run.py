@@ -21,7 +21,7 @@ from typing import Any
 
 from dropmuon.files import write_json, write_text
 
-__all__ = ["Evaluation", "RunDirectory", "finite", "methods_in", "try_lock"]
+__all__ = ["Evaluation", "RunDirectory", "check_same", "finite", "methods_in", "try_lock"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,10 @@ class Evaluation:
         moved: how often each layer moved since the last evaluation; empty without layers.
         cutoffs: how often each layer was the cutoff since the last evaluation.
         load: the machine's load average at the time, None where there is none.
+        shares: the portion of a batch that each layer's gradient is computed from; empty for
+            methods without shares.
+        noise: each layer's ratio of gradient noise to signal over a whole batch, None while it is
+            unknown; empty for methods that do not measure it.
     """
 
     method: str
@@ -57,6 +61,8 @@ class Evaluation:
     moved: tuple[int, ...] = ()
     cutoffs: tuple[int, ...] = ()
     load: float | None = None
+    shares: tuple[float, ...] = ()
+    noise: tuple[float | None, ...] = ()
 
     def line(self) -> str:
         """Return one line of JSON, without a newline."""
@@ -67,9 +73,8 @@ class Evaluation:
         """Read what `line` wrote; unknown fields of later versions are ignored."""
         content = json.loads(line)
         known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
-        known["moved"] = tuple(known.get("moved", ()))
-        known["cutoffs"] = tuple(known.get("cutoffs", ()))
-        return cls(**known)
+        lists = ("moved", "cutoffs", "shares", "noise")
+        return cls(**known | {name: tuple(known.get(name) or ()) for name in lists})
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ class RunDirectory:
     def check_usable(self, settings: dict[str, Any], *, resume: bool) -> None:
         """Raise ValueError if a comparison with these settings may not write here."""
         if resume:
-            _check_same(self.config, settings)
+            check_same(self.config, settings)
         elif self.path.exists() and not self.path.is_dir():
             raise ValueError(f"out {self.path} is a file; choose a directory")
         elif self.path.exists() and any(each.name != ".lock" for each in self.path.iterdir()):
@@ -178,8 +183,8 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse to resume with other settings than a run began with."""
+def check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raise ValueError if a run is resumed with other settings than it began with."""
     plain = json.loads(json.dumps(new))
     for key in sorted(set(old) | set(plain)):
         if old.get(key) != plain.get(key):
