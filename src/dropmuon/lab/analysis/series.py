@@ -33,6 +33,7 @@ __all__ = [
     "interval",
     "mean_line",
     "normalized_curves",
+    "per_layer",
     "trials",
 ]
 
@@ -153,6 +154,26 @@ def activity(of_seed: Mapping[int, list[Evaluation]]) -> tuple[list[float], list
     columns = [[count / steps[place] for count in moved[place]] for place in places]
     edges = [places[0][0], *(end for _, end in places)]
     return edges, [list(row) for row in zip(*columns, strict=True)]
+
+
+def per_layer(
+    of_seed: Mapping[int, list[Evaluation]], name: Literal["shares", "noise"]
+) -> list[list[tuple[float, float]]]:
+    """Return a line per layer, (epoch, mean over seeds), for shares or noise; empty without them.
+
+    What is not known at an evaluation leaves its point out.
+    """
+    found: dict[int, dict[float, list[float]]] = {}
+    for trial in of_seed.values():
+        for evaluation in trial:
+            for layer, value in enumerate(getattr(evaluation, name)):
+                at = found.setdefault(layer, {})
+                if value is not None:
+                    at.setdefault(evaluation.epoch, []).append(value)
+    return [
+        [(epoch, sum(values) / len(values)) for epoch, values in sorted(found[layer].items())]
+        for layer in sorted(found)
+    ]
 
 
 def normalized_curves(
