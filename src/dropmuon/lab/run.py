@@ -46,6 +46,7 @@ class Evaluation:
             methods without shares.
         noise: each layer's ratio of gradient noise to signal over a whole batch, None while it is
             unknown; empty for methods that do not measure it.
+        progress: the share of training that is done, 1 at its end; None in runs of format 1.
     """
 
     method: str
@@ -63,6 +64,12 @@ class Evaluation:
     load: float | None = None
     shares: tuple[float, ...] = ()
     noise: tuple[float | None, ...] = ()
+    progress: float | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether this is the end of training; unknown, and so False, in runs of format 1."""
+        return self.progress is not None and self.progress >= 1.0
 
     def line(self) -> str:
         """Return one line of JSON, without a newline."""

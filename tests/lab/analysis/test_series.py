@@ -1,8 +1,10 @@
-"""Series of shares and noise, layer by layer."""
+"""Series of shares and noise, layer by layer; and when a trial has ended."""
 
 from __future__ import annotations
 
-from dropmuon.lab.analysis.series import per_layer
+from dataclasses import replace
+
+from dropmuon.lab.analysis.series import has_ended, per_layer
 from dropmuon.lab.run import Evaluation
 
 
@@ -24,3 +26,11 @@ def test_lines_are_means_over_seeds_and_skip_what_is_unknown() -> None:
     assert [(x, round(y, 9)) for x, y in first] == [(1.0, 0.3), (2.0, 0.4)]
     assert second == [(1.0, 0.5), (2.0, 1.0)]
     assert per_layer(of_seed, "shares") == []
+
+
+def test_a_trial_has_ended_by_its_progress_or_else_by_its_epochs() -> None:
+    short = evaluation(0, 10)
+    assert has_ended([short], epochs=1.0)
+    assert not has_ended([short], epochs=2.0)
+    assert has_ended([replace(short, progress=1.0)], epochs=2.0)
+    assert not has_ended([replace(short, progress=0.9)], epochs=1.0)

@@ -29,6 +29,7 @@ __all__ = [
     "as_far",
     "clock",
     "finished",
+    "has_ended",
     "in_order",
     "interval",
     "mean_line",
@@ -104,6 +105,15 @@ def clock(evaluation: Evaluation, unit: Unit) -> float:
 def in_order(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
     """Sort evaluations by step, whatever the order in which they were recorded."""
     return sorted(evaluations, key=lambda each: (each.step, each.seconds))
+
+
+def has_ended(trial: Sequence[Evaluation], epochs: float) -> bool:
+    """Return whether a trial went to its end: by its progress, or else by its epochs.
+
+    At equal cost methods end after different numbers of epochs.
+    """
+    last = trial[-1]
+    return last.is_final if last.progress is not None else as_far(last.epoch, epochs)
 
 
 def as_far(epoch: float, other: float) -> bool:
@@ -197,7 +207,7 @@ def normalized_curves(
     far = max((trial[-1].epoch for trial in whole.values()), default=0.0)
     found = []
     for method, of_seed in by_method.items():
-        taking_part = {s: t for s, t in of_seed.items() if s in ends and as_far(t[-1].epoch, far)}
+        taking_part = {s: t for s, t in of_seed.items() if s in ends and has_ended(t, far)}
         if taking_part:
             found.append(_curve(method, taking_part, ends, split, unit, grid))
     return found
