@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,12 @@ def test_a_win_is_told_with_its_limits(tmp_path: Path) -> None:
     )
 
 
+def test_batches_are_not_called_untried_where_a_method_has_its_own(tmp_path: Path) -> None:
+    said = verdict(tmp_path / "race", speeds={"full": 1.0, "full@128": 1.5})
+    assert said.startswith("full@128 won: full needs 1.")
+    assert said.endswith("in both measures and both units.")
+
+
 def test_a_win_that_time_does_not_confirm_says_so(tmp_path: Path) -> None:
     said = verdict(tmp_path / "race", clocks={FASTER: 1.6})
     assert said.startswith("drop-muon:parts-4 won")
@@ -182,9 +189,15 @@ def test_a_loss_is_told_as_plainly(tmp_path: Path) -> None:
 
 def test_a_draw_is_no_win(tmp_path: Path) -> None:
     speeds = {"full": 1.0, "sgd": 1.0, "adamw": 0.7}
-    said = verdict(tmp_path / "race", speeds=speeds, noise=0.02, luck=2)
+    said = verdict(tmp_path / "race", speeds=speeds, noise=0.02, luck=2, seeds=3)
     assert said.startswith("No clear winner: full needs ")
     assert "the operations of sgd, the best challenger, to reach the same test loss" in said
+    assert said.endswith("; sgd is ahead at 1.4 times the budget.")
+
+
+def test_bits_per_byte_are_named_after_their_number(tmp_path: Path) -> None:
+    said = verdict(tmp_path / "race", model="gpt")
+    assert re.search(r"the operations to reach its 0\.\d\d\d bits per byte; this holds", said)
 
 
 def test_a_method_that_ran_alone_has_no_rival(tmp_path: Path) -> None:
@@ -196,10 +209,10 @@ def test_the_second_sentence_has_the_other_measure_unit_and_finals(
     results: RaceResults, race: RaceDirectory
 ) -> None:
     said = second(results, race.settings)
-    assert said.startswith("The same distance in seconds 1.")
-    assert "at equal test accuracy 1." in said
-    assert "At the same budget drop-muon:parts-4 has test loss 0." in said
-    assert said.endswith(" % of full.")
+    assert said.startswith("Likewise in seconds 1.")
+    assert "for the same test accuracy 1." in said
+    assert "At the whole budget drop-muon:parts-4 has test loss 0.4" in said
+    assert said.endswith(" %).")
 
 
 def test_losses_on_bytes_are_in_bits() -> None:

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from dropmuon.files import write_json, write_text
-from dropmuon.lab.analysis.equal_quality import Distance, Points, distances
+from dropmuon.lab.analysis.equal_quality import Distance, Points, distances, fitted
 from dropmuon.lab.analysis.metrics import Spread
 from dropmuon.lab.analysis.series import UNITS, Unit, clock, trials
 from dropmuon.lab.ladder import RaceDirectory
@@ -122,6 +122,14 @@ class RaceResults:
             unit=unit or self.unit,
             rung=self.rung if rung is None else rung,
         )
+
+    def curve(self, method: str, measure: Measure, unit: Unit) -> list[tuple[float, float]]:
+        """Return (cost, quality) along the curve that distances are taken from."""
+        own = sorted((p for p in self.places if p.method == method), key=lambda p: p.cost(unit))
+        spreads = [spread for place in own if (spread := place.spread(measure)) is not None]
+        sign = -1.0 if measure == "loss" else 1.0
+        fit = sign * fitted(np.array([sign * spread.mean for spread in spreads]))
+        return [(p.cost(unit), float(y)) for p, y in zip(own, fit, strict=True)]
 
     @property
     def headline(self) -> Gap | None:

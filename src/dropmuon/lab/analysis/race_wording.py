@@ -27,6 +27,9 @@ __all__ = [
 
 Standing = Literal["sooner", "same", "later"]
 
+_STANDINGS: tuple[Standing, ...] = ("sooner", "same", "later")
+_BITS = "bits per byte"
+
 
 def verdict_of_race(results: RaceResults, settings: Mapping[str, Any]) -> str:
     """Return the outcome in one sentence."""
@@ -39,11 +42,9 @@ def verdict_of_race(results: RaceResults, settings: Mapping[str, Any]) -> str:
 def sentence_of_race(gap: Gap, results: RaceResults, settings: Mapping[str, Any]) -> str:
     """Return who won, by how much and at which quality, without a full stop."""
     found, base = distance(gap.distance), results.baseline
-    name = measure_name(gap.measure, settings)
-    reached = quality(gap.quality, gap.measure, settings)
     cost = "operations" if gap.unit == "operations" else "time"
     only = len(results.methods) == 2
-    goal = f"{name} of {reached}"
+    goal = _goal(gap, settings)
     if race_standing(gap.distance) == "sooner":
         return f"{gap.method} won: {base} needs {found} the {cost} to reach its {goal}"
     if race_standing(gap.distance) == "later":
@@ -64,20 +65,16 @@ def second(results: RaceResults, settings: Mapping[str, Any]) -> str:
     if found := results.gap(gap.method, unit=other_unit):
         parts.append(f"in {other_unit} {distance(found.distance)}")
     if found := results.gap(gap.method, measure=other):
-        parts.append(f"at equal {measure_name(other, settings)} {distance(found.distance)}")
+        parts.append(f"for the same {measure_name(other, settings)} {distance(found.distance)}")
+    said = f"Likewise {', and '.join(parts)}. " if parts else ""
     own, base = results.place(gap.method), results.place(results.baseline)
-    said = f"The same distance {', and '.join(parts)}. " if parts else ""
-    if own is None or base is None:
-        return said.strip()
     finals = [
-        f"{measure_name(each, settings)} {quality(one.mean, each, settings)} against "
-        f"{quality(two.mean, each, settings)}"
+        f"{measure_name(each, settings)} {quality(one.mean, each, settings)} "
+        f"({results.baseline} {quality(two.mean, each, settings)})"
         for each in MEASURES
-        if (one := own.spread(each)) is not None and (two := base.spread(each)) is not None
+        if (one := own and own.spread(each)) and (two := base and base.spread(each))
     ]
-    return (
-        f"{said}At the same budget {gap.method} has {' and '.join(finals)} of {results.baseline}."
-    )
+    return f"{said}At {budget(results.rung)} {gap.method} has {' and '.join(finals)}."
 
 
 def distance(found: Distance) -> str:
@@ -136,7 +133,7 @@ def measure_name(measure: Measure, settings: Mapping[str, Any]) -> str:
     """Return what is measured on the test set, in words."""
     if measure == "accuracy":
         return "test accuracy"
-    return "bits per byte" if _is_text(settings) else "test loss"
+    return _BITS if _is_text(settings) else "test loss"
 
 
 def budget(rung: float) -> str:
@@ -147,36 +144,56 @@ def budget(rung: float) -> str:
 def tip(gap: Gap, baseline: str, settings: Mapping[str, Any]) -> str:
     """Describe one distance in a sentence."""
     cost = "operations" if gap.unit == "operations" else "time"
-    reached = quality(gap.quality, gap.measure, settings)
-    what = f"{measure_name(gap.measure, settings)} of {reached}"
-    where = f"{gap.method} reaches at {budget(gap.rung)}"
-    return f"{baseline} needs {distance(gap.distance)} the {cost} for the {what} that {where}"
+    where = f"the {_goal(gap, settings)} that {gap.method} reaches at {budget(gap.rung)}"
+    return f"{baseline} needs {distance(gap.distance)} the {cost} for {where}"
 
 
 def _limits(gap: Gap, results: RaceResults, settings: Mapping[str, Any]) -> str:
     """Return where the outcome differs, or how far it was tried if it is the same everywhere."""
     own = race_standing(gap.distance)
+    apart = {
+        standing: places
+        for standing in _STANDINGS
+        if standing != own and (places := _where(standing, gap, results, settings))
+    }
+    if apart and own == "same":
+        words = {"sooner": "ahead", "later": "behind"}
+        said = [f"{words[standing]} {places}" for standing, places in apart.items()]
+        return f"{gap.method} is {' and '.join(said)}"
+    if apart:
+        return f"this does not hold {' or '.join(apart.values())}"
+    ends = f"{results.finished[0]:g} to {results.finished[-1]:g} times the budget"
+    size, is_varied = settings.get("batch_size"), any("@" in name for name in results.methods)
+    batch = f", and other batches than {size} were not tried" if size and not is_varied else ""
+    return f"this holds from {ends}, in both measures and both units{batch}"
+
+
+def _where(standing: Standing, gap: Gap, results: RaceResults, settings: Mapping[str, Any]) -> str:
+    """Return at which budgets, in which unit and in which measure this is the outcome."""
     rungs = [
-        (each.rung, race_standing(each.distance))
+        f"{rung:g}"
         for rung in results.finished
-        if rung != gap.rung and (each := results.gap(gap.method, rung=rung)) is not None
+        if rung != gap.rung and _is(standing, results.gap(gap.method, rung=rung))
     ]
-    apart = [f"{rung:g}" for rung, standing in rungs if standing != own]
-    places = [f"at {_listed(apart)} times the budget"] if apart else []
+    places = [f"at {_listed(rungs)} times the budget"] if rungs else []
     for unit in UNITS:
-        found = results.gap(gap.method, unit=unit)
-        if found is not None and race_standing(found.distance) != own:
+        if _is(standing, results.gap(gap.method, unit=unit)):
             places.append(f"in {unit}")
     for measure in MEASURES:
-        found = results.gap(gap.method, measure=measure)
-        if found is not None and race_standing(found.distance) != own:
+        if _is(standing, results.gap(gap.method, measure=measure)):
             places.append(f"in {measure_name(measure, settings)}")
-    if places:
-        return f"this does not hold {_listed(places, 'or')}"
-    ends = f"{results.finished[0]:g} to {results.finished[-1]:g} times the budget"
-    size = settings.get("batch_size")
-    batch = f", and other batches than {size} were not tried" if size else ""
-    return f"this holds from {ends}, in both measures and both units{batch}"
+    return _listed(places, "or") if places else ""
+
+
+def _is(standing: Standing, gap: Gap | None) -> bool:
+    return gap is not None and race_standing(gap.distance) == standing
+
+
+def _goal(gap: Gap, settings: Mapping[str, Any]) -> str:
+    """Return the quality that both are compared at, in words."""
+    name = measure_name(gap.measure, settings)
+    reached = quality(gap.quality, gap.measure, settings)
+    return f"{reached} {name}" if name == _BITS else f"{name} of {reached}"
 
 
 def _nothing(results: RaceResults) -> str:

@@ -69,8 +69,9 @@ class Frame:
             x = f"{self.across(value):.1f}"
             shown = FORMATS[x_format](value)
             found.append(tag("text", shown, x=x, y=base + 17, class_="tick middle"))
-        middle = (left + right) / 2
-        found.append(tag("text", label, x=middle, y=self.height - 6, class_="label middle"))
+        if label:
+            middle = (left + right) / 2
+            found.append(tag("text", label, x=middle, y=self.height - 6, class_="label middle"))
         return found
 
 
@@ -121,7 +122,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "seconds": lambda value: "0" if value == 0 else wording.duration(value).replace(".0 ", " "),
     "operations": lambda value: "0" if value == 0 else wording.operations(value),
     "share": lambda value: f"{value:g}",
-    "percent": lambda value: f"{100 * value:.0f} %",
+    "percent": lambda value: f"{100 * value:.3g} %",
     "times": lambda value: f"{value:g}x",
     "loss": lambda value: f"{value:g}",
     "power": lambda value: f"{10**value:g}",
