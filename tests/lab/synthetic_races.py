@@ -37,7 +37,7 @@ def write_race(
     """
     race, methods = RaceDirectory(path), tuple(speeds)
     settings = {"baseline": methods[0], **settings}
-    race.begin(ladder, run_config(methods, range(seeds), 2, settings), resume=False)
+    race.begin(ladder, run_config(methods, range(seeds), 2, settings))
     rng = np.random.default_rng(luck)
     for place, rung in enumerate(ladder):
         run = write_run(race.rung(rung).path, methods, seeds, epochs=2, **settings)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dropmuon.files import write_json
-from dropmuon.lab.run import RunDirectory, check_same
+from dropmuon.lab.run import RunDirectory
 
 __all__ = ["LADDER", "RaceDirectory", "checked_ladder"]
 
@@ -56,23 +56,22 @@ class RaceDirectory:
         name = f"{rung:.2f}" if round(rung, 2) == rung else f"{rung:g}"
         return RunDirectory(self.path / f"rung-{name}")
 
-    def begin(self, ladder: Iterable[float], settings: dict[str, Any], *, resume: bool) -> None:
-        """Record ladder and settings, or check that a race to resume began with the same."""
-        given = {"format": _FORMAT, "ladder": list(ladder), "settings": settings}
-        if resume:
-            found = self._read()
-            check_same({"ladder": found["ladder"]}, {"ladder": given["ladder"]})
-            check_same(found["settings"], settings)
-            return
+    def begin(self, ladder: Iterable[float], settings: dict[str, Any]) -> None:
+        """Record ladder and settings of a new race, in a directory that is new or empty."""
         RunDirectory(self.path).check_usable(settings, resume=False)
         self.path.mkdir(parents=True, exist_ok=True)
-        write_json(self.path / _FILE, {**given, "finished": []})
+        content = {"format": _FORMAT, "ladder": list(ladder), "settings": settings}
+        write_json(self.path / _FILE, {**content, "finished": []})
 
     def finish(self, rung: float) -> None:
         """Record that the comparison of a rung has ended."""
         content = self._read()
         content["finished"] = sorted({*content["finished"], rung})
         write_json(self.path / _FILE, content)
+
+    def withdraw(self) -> None:
+        """Remove the record of a race."""
+        (self.path / _FILE).unlink(missing_ok=True)
 
     def _read(self) -> dict[str, Any]:
         path = self.path / _FILE

@@ -192,12 +192,12 @@ def finite(value: float) -> float | None:
 
 def check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
     """Raise ValueError if a run is resumed with other settings than it began with."""
-    plain = json.loads(json.dumps(new))
-    for key in sorted(set(old) | set(plain)):
-        if old.get(key) != plain.get(key):
+    began, asked = (json.loads(json.dumps(each)) for each in (old, new))
+    for key in sorted(set(began) | set(asked)):
+        if began.get(key) != asked.get(key):
             raise ValueError(
-                f"{key} must be what the run began with to resume it, {old.get(key)!r}, "
-                f"got {plain.get(key)!r}; leave it out, or choose another --out"
+                f"{key} must be what the run began with to resume it, {began.get(key)!r}, "
+                f"got {asked.get(key)!r}; leave it out, or choose another --out"
             )
 
 
