@@ -44,7 +44,7 @@ def write_run(
     path.mkdir(parents=True)
     run = RunDirectory(path)
     run.write(
-        "config.json", _config(methods, range(first_seed, first_seed + seeds), epochs, config)
+        "config.json", run_config(methods, range(first_seed, first_seed + seeds), epochs, config)
     )
     run.write("environment.json", _environment())
     used = {method: {"settings": found} for method, found in (settings or {}).items()}
@@ -154,9 +154,10 @@ def _method(method: str) -> dict[str, Any]:
     }
 
 
-def _config(
+def run_config(
     methods: tuple[str, ...], seeds: range, epochs: int, changes: dict[str, Any]
 ) -> dict[str, Any]:
+    """The settings of such a run."""
     return {
         "format": 1,
         "dataset": "fashion-mini",

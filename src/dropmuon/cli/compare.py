@@ -44,11 +44,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     reproduce.add_argument("--scale", type=float, default=1.0, help="shrinks channels and epochs")
     _add_settings(reproduce, [each for each in fields(Settings) if not each.metadata["task"]])
     reproduce.set_defaults(run=_reproduce)
-    report = commands.add_parser("report", help="write one page about one or several runs")
+    report = commands.add_parser("report", help="write one page about a race, or about runs")
     report.add_argument("runs", nargs="+", type=Path, metavar="DIR")
-    report.add_argument(
-        "--out", type=Path, default=Path("report.html"), help="default: report.html"
-    )
+    report.add_argument("--out", type=Path, help="default: report.html, in DIR for a race")
     report.set_defaults(run=_report)
 
 
@@ -103,10 +101,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    directory = import_extra("dropmuon.lab.run", "lab").RunDirectory
-    runs = [directory(path) for path in options.runs]
-    import_extra("dropmuon.lab.report", "lab").write_report(runs, options.out)
-    print(options.out)
+    print(import_extra("dropmuon.lab.report", "lab").report_on(options.runs, options.out))
     return 0
 
 

@@ -13,7 +13,8 @@ from dropmuon.lab import analysis
 from dropmuon.lab.config import Config, read_settings
 from dropmuon.lab.report import write_report
 from dropmuon.lab.run import RunDirectory
-from tests.lab.synthetic_runs import METHODS, write_run
+from tests.lab.synthetic_races import write_race
+from tests.lab.synthetic_runs import LAYERS, METHODS, write_run
 
 VOID = {"meta", "input", "br", "link", "img"}
 
@@ -159,3 +160,17 @@ def test_unfinished_and_empty_runs_can_be_reported(tmp_path):
     assert "Nothing was evaluated yet." in page(tmp_path, "report.html")
     with pytest.raises(ValueError, match="runs must hold at least one"):
         write_report([], tmp_path / "none.html")
+
+
+def test_shares_and_noise_are_drawn_where_they_were_recorded(folder, tmp_path):
+    run = write_race(tmp_path / "race").rung(1.0)
+    write_report([run], tmp_path / "report.html")
+    text = page(tmp_path, "report.html")
+    for what in ("Share of the batch", "Ratio of gradient noise to signal"):
+        labels = re.findall(rf'aria-label="{what} of each layer, ([^"]*)"', text)
+        assert labels == ["drop-muon:parts-4"]
+    assert text.count('class="layer"') == 2 * len(LAYERS)
+    assert f"{LAYERS[0]}: 12 % at first, 100 % at the end" in text
+    plain = page(folder, "whole/report.html")
+    assert 'class="layer"' not in plain
+    assert "How noisy" not in plain

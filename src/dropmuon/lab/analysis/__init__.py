@@ -17,7 +17,7 @@ from dropmuon.lab.analysis.series import (
     Curve,
     Split,
     Unit,
-    is_whole,
+    has_ended,
     normalized_curves,
     trials,
 )
@@ -158,7 +158,7 @@ def _unfinished(
         (method, seed)
         for method, of_seed in by_method.items()
         for seed, trial in of_seed.items()
-        if is_whole(trial, epochs)
+        if has_ended(trial, epochs)
     }
     return tuple(trial for trial in wanted if trial not in ended), len(wanted)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dropmuon.lab.analysis.metrics import time_to_target
-from dropmuon.lab.analysis.series import UNITS, Unit, is_whole, trials
+from dropmuon.lab.analysis.series import UNITS, Unit, has_ended, trials
 from dropmuon.lab.run import Evaluation, RunDirectory
 
 __all__ = ["Configuration", "Task", "TunedMethod", "distinct", "expected_best", "tasks"]
@@ -154,7 +154,7 @@ def _finished_trials(
     for run in runs:
         epochs = float(run.config.get("epochs") or 0)
         for method, of_seed in trials(run.evaluations()).items():
-            whole = {s: t for s, t in of_seed.items() if is_whole(t, epochs)}
+            whole = {s: t for s, t in of_seed.items() if has_ended(t, epochs)}
             if whole:
                 key = (method, json.dumps(_settings(run, method), sort_keys=True))
                 known = found.setdefault(key, {})

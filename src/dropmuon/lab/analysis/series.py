@@ -29,11 +29,12 @@ __all__ = [
     "as_far",
     "clock",
     "finished",
+    "has_ended",
     "in_order",
     "interval",
-    "is_whole",
     "mean_line",
     "normalized_curves",
+    "per_layer",
     "reach",
     "trials",
 ]
@@ -88,12 +89,6 @@ def finished(of_seed: Mapping[int, list[Evaluation]]) -> dict[int, list[Evaluati
     return {seed: t for seed, t in of_seed.items() if as_far(reach(t[-1]), far)}
 
 
-def is_whole(trial: Sequence[Evaluation], epochs: float) -> bool:
-    """Return whether a trial is at its end; `epochs` decide it in runs of format 1."""
-    last = trial[-1]
-    return as_far(last.epoch, epochs) if last.progress is None else last.is_final
-
-
 def reach(evaluation: Evaluation) -> float:
     """Return how far a trial was: the share of its training, or epochs in runs of format 1."""
     return evaluation.epoch if evaluation.progress is None else evaluation.progress
@@ -116,6 +111,15 @@ def clock(evaluation: Evaluation, unit: Unit) -> float:
 def in_order(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
     """Sort evaluations by step, whatever the order in which they were recorded."""
     return sorted(evaluations, key=lambda each: (each.step, each.seconds))
+
+
+def has_ended(trial: Sequence[Evaluation], epochs: float) -> bool:
+    """Return whether a trial went to its end: by its progress, or else by its epochs.
+
+    At equal cost methods end after different numbers of epochs.
+    """
+    last = trial[-1]
+    return last.is_final if last.progress is not None else as_far(last.epoch, epochs)
 
 
 def as_far(epoch: float, other: float) -> bool:
@@ -180,6 +184,26 @@ def activity(of_seed: Mapping[int, list[Evaluation]]) -> tuple[list[float], list
     columns = [[count / steps[place] for count in moved[place]] for place in places]
     edges = [places[0][0], *(end for _, end in places)]
     return edges, [list(row) for row in zip(*columns, strict=True)]
+
+
+def per_layer(
+    of_seed: Mapping[int, list[Evaluation]], name: Literal["shares", "noise"]
+) -> list[list[tuple[float, float]]]:
+    """Return a line per layer, (epoch, mean over seeds), for shares or noise; empty without them.
+
+    What is not known at an evaluation leaves its point out.
+    """
+    found: dict[int, dict[float, list[float]]] = {}
+    for trial in of_seed.values():
+        for evaluation in trial:
+            for layer, value in enumerate(getattr(evaluation, name)):
+                at = found.setdefault(layer, {})
+                if value is not None:
+                    at.setdefault(evaluation.epoch, []).append(value)
+    return [
+        [(epoch, sum(values) / len(values)) for epoch, values in sorted(found[layer].items())]
+        for layer in sorted(found)
+    ]
 
 
 def normalized_curves(

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from dropmuon.lab.analysis import wording
 from dropmuon.lab.analysis.metrics import Speedup
+from dropmuon.lab.report.svg import Frame, Point, explained, short, tag, thinned
 
-__all__ = ["Series", "area_chart", "bar_chart", "heat_map", "line_chart"]
-
-Point = tuple[float, float]
+__all__ = ["Series", "area_chart", "bar_chart", "heat_map", "layer_chart", "line_chart"]
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,10 @@ def line_chart(
     """Draw accuracies against epochs or time."""
     points = [point for each in series for line in (each.points, *each.thin) for point in line]
     if not points:
-        return _tag("p", "Nothing to draw yet.", class_="none")
+        return tag("p", "Nothing to draw yet.", class_="none")
     far = max(x for x, _ in points) if x_end is None else x_end
     low = math.floor(10 * min(y for _, y in points)) / 10
-    frame = _Frame((0.0, far or 1.0), (min(low, 0.9), 1.0))
+    frame = Frame((0.0, far or 1.0), (min(low, 0.9), 1.0))
     elements = frame.axes(x_label, x_format, "percent")
     elements += [_series(frame, each) for each in series]
     scale = {
@@ -68,21 +67,21 @@ def bar_chart(
     """Draw time-to-target ratios by target, with intervals; a miss is a cross, never left out."""
     found = [each for group in groups.values() for each in group]
     if not found:
-        return _tag("p", "Nothing to compare yet.", class_="none")
+        return tag("p", "Nothing to compare yet.", class_="none")
     tops = [each.high or each.ratio or 0.0 for each in found]
-    frame = _Frame((0.0, float(len(groups))), (0.0, max(1.25, 1.08 * max(tops))))
+    frame = Frame((0.0, float(len(groups))), (0.0, max(1.25, 1.08 * max(tops))))
     elements = frame.axes(f"{found[0].split} accuracy to reach", "share", "times", x_ticks=False)
     one, base = f"{frame.down(1.0):.1f}", frame.down(0.0)
     for place, (target, group) in enumerate(groups.items()):
         middle = frame.across(place + 0.5)
         name = wording.goal(target)
-        elements.append(_tag("text", name, x=middle, y=base + 17, class_="tick middle"))
+        elements.append(tag("text", name, x=middle, y=base + 17, class_="tick middle"))
         width = 0.78 * (frame.across(1) - frame.across(0)) / max(len(group), 1)
         for i, each in enumerate(group):
             x = middle + (i - (len(group) - 1) / 2) * width
             elements.append(_bar(frame, x, min(0.86 * width, 34), each, css[each.method], baseline))
     ends = {"x1": frame.left, "x2": frame.width - frame.right}
-    elements.append(_tag("line", **ends, y1=one, y2=one, class_="one"))
+    elements.append(tag("line", **ends, y1=one, y2=one, class_="one"))
     return frame.svg(label, elements, "bars")
 
 
@@ -94,7 +93,7 @@ def area_chart(
     label: str,
 ) -> Markup:
     """Draw stacked probabilities over training, the first layer at the bottom."""
-    frame = _Frame((0.0, 1.0), (0.0, 1.0), width=300, height=190, left=46, bottom=38)
+    frame = Frame((0.0, 1.0), (0.0, 1.0), width=300, height=190, left=46, bottom=38)
     elements = frame.axes("progress of training", "share", "percent")
     below = [0.0] * len(progress)
     for layer, name in enumerate(layers):
@@ -105,8 +104,33 @@ def area_chart(
             f"{name}: {wording.percent(shares[0][layer])} at the start, "
             f"{wording.percent(shares[-1][layer])} at the end"
         )
-        elements.append(_explained("polygon", tip, points=frame.points(edge), fill=colors[layer]))
+        elements.append(explained("polygon", tip, points=frame.points(edge), fill=colors[layer]))
         below = above
+    return frame.svg(label, elements, "area")
+
+
+def layer_chart(
+    layers: Sequence[str], lines: Sequence[Sequence[Point]], label: str, *, is_share: bool
+) -> Markup:
+    """Draw a line per layer against epochs: shares from 0 to 1, or positive values by powers."""
+    if not is_share:
+        lines = [[(x, math.log10(y)) for x, y in line if y > 0] for line in lines]
+    points = [point for line in lines for point in line]
+    if not points:
+        return tag("p", "Nothing was measured yet.", class_="none")
+    low, high = (0.0, 1.0) if is_share else (min(y for _, y in points), max(y for _, y in points))
+    if not is_share:
+        low, high = math.floor(low), max(math.ceil(high), math.floor(low) + 1)
+    ends = (0.0, max(x for x, _ in points) or 1.0)
+    frame = Frame(ends, (low, high), width=300, height=190, left=46, bottom=38)
+    elements = frame.axes("epochs", "epoch", "percent" if is_share else "power")
+    for layer, line in enumerate(lines):
+        shown = [wording.share(y) if is_share else f"{10**y:.2g}" for _, y in line]
+        name = layers[layer] if layer < len(layers) else str(layer)
+        tip = f"{name}: {shown[0]} at first, {shown[-1]} at the end" if line else name
+        content = {"points": frame.points(thinned(line)), "class_": "layer"}
+        place = layer / max(len(lines) - 1, 1)
+        elements.append(explained("polyline", tip, **content, style=f"--t:{100 * place:.0f}%"))
     return frame.svg(label, elements, "area")
 
 
@@ -118,7 +142,7 @@ def heat_map(
     height = 52 + 24 * len(shares) if len(shares) <= 8 else 52 + 12 * len(shares)
     names = [*layers, *(str(i) for i in range(len(layers), len(shares)))]
     left = 16 + 6.4 * min(max((len(name) for name in names), default=0), 16)
-    frame = _Frame(
+    frame = Frame(
         (edges[0], edges[-1]), (0.0, float(len(shares))), 300, height, max(left, 46), 14, 6, 38
     )
     elements = [*frame.axes("epochs", "epoch", "share")[-1:]]
@@ -126,7 +150,7 @@ def heat_map(
     for row, values in enumerate(shares):
         y = frame.down(len(shares) - row)
         text = {"x": frame.left - 8, "y": f"{y + size / 2:.1f}", "dy": "0.33em"}
-        elements.append(_tag("text", _short(names[row]), **text, class_="tick end"))
+        elements.append(tag("text", short(names[row]), **text, class_="tick end"))
         for column, value in enumerate(values):
             x, end = frame.across(edges[column]), frame.across(edges[column + 1])
             tip = (
@@ -135,116 +159,59 @@ def heat_map(
             )
             box: dict[str, Any] = {"x": f"{x:.1f}", "y": f"{y:.1f}"}
             box |= {"width": f"{max(end - x - 0.6, 0.6):.1f}", "height": f"{size - 1:.1f}"}
-            elements.append(_explained("rect", tip, **box, class_="cell", style=f"--v:{value:.2f}"))
+            elements.append(explained("rect", tip, **box, class_="cell", style=f"--v:{value:.2f}"))
     for value in (edges[0], edges[-1]):
         place = {"x": f"{frame.across(value):.1f}", "y": f"{frame.height - 22:.1f}"}
-        elements.append(_tag("text", f"{value:.3g}", **place, class_="tick middle"))
+        elements.append(tag("text", f"{value:.3g}", **place, class_="tick middle"))
     return frame.svg(label, elements, "heat")
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """A plotting area: the ranges of the data, and where they lie in the drawing."""
-
-    x: Point
-    y: Point
-    width: float = 440
-    height: float = 290
-    left: float = 48
-    right: float = 14
-    top: float = 12
-    bottom: float = 42
-
-    def across(self, value: float) -> float:
-        """Return the distance of a value from the left."""
-        share = (value - self.x[0]) / ((self.x[1] - self.x[0]) or 1)
-        return self.left + share * (self.width - self.left - self.right)
-
-    def down(self, value: float) -> float:
-        """Return the distance of a value from the top."""
-        share = (value - self.y[0]) / ((self.y[1] - self.y[0]) or 1)
-        return self.height - self.bottom - share * (self.height - self.top - self.bottom)
-
-    def points(self, points: Iterable[Point]) -> str:
-        """Return points of the data as the attribute of a polyline or polygon."""
-        return " ".join(f"{self.across(x):.1f},{self.down(y):.1f}" for x, y in points)
-
-    def svg(self, label: str, elements: Iterable[Markup], css: str = "", **data: str) -> Markup:
-        """Return the whole drawing with these elements inside."""
-        return _tag(
-            "svg",
-            Markup("").join(elements),
-            viewBox=f"0 0 {self.width:g} {self.height:g}",
-            role="img",
-            aria_label=label,
-            class_=f"chart {css}".strip(),
-            **data,
-        )
-
-    def axes(self, label: str, x_format: str, y_format: str, x_ticks: bool = True) -> list[Markup]:
-        """Return horizontal rules with their values, values along the bottom, and a label below."""
-        left, right, base = self.left, self.width - self.right, self.height - self.bottom
-        found = []
-        for value in _ticks(*self.y, 5):
-            y = f"{self.down(value):.1f}"
-            found.append(_tag("line", x1=left, x2=right, y1=y, y2=y, class_="rule"))
-            shown = _FORMATS[y_format](value)
-            found.append(_tag("text", shown, x=left - 8, y=y, dy="0.33em", class_="tick end"))
-        for value in _ticks(*self.x, 4 if x_format == "operations" else 6) if x_ticks else ():
-            x = f"{self.across(value):.1f}"
-            shown = _FORMATS[x_format](value)
-            found.append(_tag("text", shown, x=x, y=base + 17, class_="tick middle"))
-        middle = (left + right) / 2
-        found.append(_tag("text", label, x=middle, y=self.height - 6, class_="label middle"))
-        return found
-
-
-def _series(frame: _Frame, series: Series) -> Markup:
+def _series(frame: Frame, series: Series) -> Markup:
     elements = []
     if series.band is not None:
         xs = [x for x, _ in series.points]
         low, high = (list(zip(xs, edge, strict=True)) for edge in series.band)
-        corners = [*_thinned(high), *reversed(_thinned(low))]
-        elements.append(_tag("polygon", points=frame.points(corners), class_="band"))
+        corners = [*thinned(high), *reversed(thinned(low))]
+        elements.append(tag("polygon", points=frame.points(corners), class_="band"))
     elements += [_line(frame, line, "thin") for line in series.thin]
     own = [point for point in series.points if point[0] <= series.end + 1e-9]
     rest = [*own[-1:], *series.points[len(own) :]]
-    values = json.dumps([[float(f"{x:.5g}"), round(y, 4)] for x, y in _thinned(series.points)])
+    values = json.dumps([[float(f"{x:.5g}"), round(y, 4)] for x, y in thinned(series.points)])
     elements.append(_line(frame, own, "main", data_points=values, data_name=series.name))
     if len(rest) > 1:
         elements.append(_line(frame, rest, "rest"))
-    return _tag("g", Markup("").join(elements), class_=f"s {series.css}")
+    return tag("g", Markup("").join(elements), class_=f"s {series.css}")
 
 
-def _line(frame: _Frame, points: Sequence[Point], css: str, **attributes: str) -> Markup:
+def _line(frame: Frame, points: Sequence[Point], css: str, **attributes: str) -> Markup:
     """Draw a line through points, with no more of them than a screen can show."""
-    return _tag("polyline", points=frame.points(_thinned(points)), class_=css, **attributes)
+    return tag("polyline", points=frame.points(thinned(points)), class_=css, **attributes)
 
 
-def _bar(frame: _Frame, x: float, width: float, found: Speedup, css: str, baseline: str) -> Markup:
+def _bar(frame: Frame, x: float, width: float, found: Speedup, css: str, baseline: str) -> Markup:
     base, elements = frame.down(0.0), []
     if found.ratio is not None:
         top = frame.down(found.ratio)
         box = {"x": f"{x - width / 2:.1f}", "y": f"{top:.1f}", "width": f"{width:.1f}"}
-        elements.append(_tag("rect", **box, height=f"{base - top:.1f}", rx="2", class_="bar"))
+        elements.append(tag("rect", **box, height=f"{base - top:.1f}", rx="2", class_="bar"))
         if found.low is not None and found.high is not None:
             ends = {"y1": f"{frame.down(found.low):.1f}", "y2": f"{frame.down(found.high):.1f}"}
-            elements.append(_tag("line", x1=f"{x:.1f}", x2=f"{x:.1f}", **ends, class_="interval"))
+            elements.append(tag("line", x1=f"{x:.1f}", x2=f"{x:.1f}", **ends, class_="interval"))
     missed = found.seeds - found.reached
     if found.ratio is None:
         note = f"missed {missed}/{found.seeds}" if missed else "alone"
         turned = f"translate({x:.1f} {base - 16:.1f}) rotate(-90)"
-        elements.append(_tag("text", note, transform=turned, dy="0.35em", class_="missed"))
+        elements.append(tag("text", note, transform=turned, dy="0.35em", class_="missed"))
     elif missed:
         place = {"x": f"{x:.1f}", "y": f"{frame.down(found.high or found.ratio) - 4:.1f}"}
         note = f"{found.reached}/{found.seeds}"
-        elements.append(_tag("text", note, **place, class_="missed middle"))
+        elements.append(tag("text", note, **place, class_="missed middle"))
     if not found.reached:
         arm = min(4.0, width / 2)
         cross = f"M{x - arm:.1f} {base - 10:.1f}l{2 * arm:.1f} 8m0 -8l{-2 * arm:.1f} 8"
-        elements.append(_tag("path", d=cross, class_="cross"))
+        elements.append(tag("path", d=cross, class_="cross"))
     tip = wording.sentence(found, baseline)
-    return _explained("g", tip, Markup("").join(elements), class_=f"s {css}")
+    return explained("g", tip, Markup("").join(elements), class_=f"s {css}")
 
 
 def _merged(
@@ -258,54 +225,3 @@ def _merged(
     spans = list(pairwise(cuts))
     rows = [[sum(row[a:b]) / (b - a) for a, b in spans] for row in shares]
     return [edges[cut] for cut in cuts], rows
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 16 else name[:7] + "…" + name[-8:]
-
-
-_FORMATS: dict[str, Callable[[float], str]] = {
-    "epoch": lambda value: f"{value:g}",
-    "seconds": lambda value: "0" if value == 0 else wording.duration(value).replace(".0 ", " "),
-    "operations": lambda value: "0" if value == 0 else wording.operations(value),
-    "share": lambda value: f"{value:g}",
-    "percent": lambda value: f"{100 * value:.0f} %",
-    "times": lambda value: f"{value:g}x",
-}
-
-
-def _tag(name: str, content: object = "", **attributes: object) -> Markup:
-    """Return an element; everything but markup is escaped, and data_x becomes data-x."""
-    pairs = "".join(
-        f' {_ATTRIBUTES.get(key, key.replace("_", "-"))}="{escape(value)}"'
-        for key, value in attributes.items()
-    )
-    return Markup(f"<{name}{pairs}>{escape(content)}</{name}>")
-
-
-def _explained(name: str, tip: str, content: object = "", **attributes: object) -> Markup:
-    """Return an element with a sentence about it, for pointers and for screen readers."""
-    inside = _tag("title", tip) + Markup(str(content))
-    return _tag(name, inside, data_tip=tip, **attributes)
-
-
-def _thinned(points: Sequence[Point], most: int = 160) -> list[Point]:
-    """Return at most `most` of the points, evenly chosen."""
-    if len(points) <= most:
-        return list(points)
-    places = [round(i * (len(points) - 1) / (most - 1)) for i in range(most)]
-    return [points[place] for place in places]
-
-
-def _ticks(low: float, high: float, count: int) -> list[float]:
-    """Return about `count` round values between two ends."""
-    if not high > low:
-        return [low]
-    rough = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough * 0.999)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [float(f"{place * step:.10g}") for place in range(first, last + 1)]
-
-
-_ATTRIBUTES = {"class_": "class", "viewBox": "viewBox"}

@@ -17,11 +17,11 @@ from dropmuon.lab.analysis.equal_budget import distinct, tasks
 from dropmuon.lab.analysis.metrics import Final, Speedup
 from dropmuon.lab.analysis.series import SPLITS, UNITS, Split, Unit
 from dropmuon.lab.analysis.wording import headings, overall, task_title, winner
-from dropmuon.lab.report.palette import DASHES, PAPER_COLORS, SCREEN_COLORS, Palette
+from dropmuon.lab.report.palette import COLORS, Palette
 from dropmuon.lab.report.run_charts import RunCharts
 from dropmuon.lab.run import RunDirectory
 
-__all__ = ["write_report"]
+__all__ = ["Section", "busy", "template", "write_report"]
 
 _MOST_WITH_CHARTS = 16
 """Further runs have tables only, or the file would be too large to open."""
@@ -48,7 +48,7 @@ def write_report(runs: Sequence[RunDirectory], path: Path) -> None:
         for i, (run, results) in enumerate(found)
     ]
     compared = tasks(runs) if len(runs) > 1 else []
-    page = _template().render(
+    page = template("report.html.j2").render(
         sections=sections,
         first=sections[0],
         tasks=compared,
@@ -57,7 +57,7 @@ def write_report(runs: Sequence[RunDirectory], path: Path) -> None:
         overall=overall(compared),
         methods=methods,
         css=css,
-        colors=list(zip(PAPER_COLORS, SCREEN_COLORS, DASHES, strict=True)),
+        colors=COLORS,
         splits=SPLITS,
         units=UNITS,
         word=wording,
@@ -191,20 +191,23 @@ class Section:
             )
         if len(self.config.get("seeds", [])) == 1:
             yield "One seed only: there are no intervals, and any difference may be luck."
-        load, cores = self.results.load, _cores(self.environment)
-        if load is not None and cores and load.mean > _BUSY * cores:
-            yield (
-                f"The machine was busy with other work: a load of {load.mean:.1f} on {cores} "
-                f"{'core' if cores == 1 else 'cores'}. Trust operations more than seconds."
-            )
+        if self.results.load is not None:
+            yield from busy(self.results.load.mean, self.environment)
 
 
-def _cores(environment: Mapping[str, Any]) -> int | None:
+def busy(load: float, environment: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a caution if the machine had other work to do."""
     known = (environment.get(key) for key in ("cores", "cpus", "cpu_count", "processors"))
-    return next((value for value in known if isinstance(value, int) and value > 0), None)
+    cores = next((value for value in known if isinstance(value, int) and value > 0), None)
+    if cores and load > _BUSY * cores:
+        yield (
+            f"The machine was busy with other work: a load of {load:.1f} on {cores} "
+            f"{'core' if cores == 1 else 'cores'}. Trust operations more than seconds."
+        )
 
 
-def _template() -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
+    """Return one of the templates, with what all of them use."""
     loader = jinja2.PackageLoader("dropmuon.lab.report", "templates")
     environment = jinja2.Environment(
         loader=loader,
@@ -215,7 +218,7 @@ def _template() -> jinja2.Template:
     )
     environment.filters |= {"shown": wording.value, "stressed": _stressed, "unbroken": _unbroken}
     environment.globals["raw"] = lambda name: Markup(loader.get_source(environment, name)[0])
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 def _unbroken(text: str) -> str:
@@ -226,4 +229,8 @@ def _unbroken(text: str) -> str:
 def _stressed(text: str) -> Markup:
     """Return the sentence with its first ratio emphasised."""
     escaped = str(escape(_unbroken(text)))
-    return Markup(re.sub(r"(\b\d+\.\d\dx)", r"<em>\1</em>", escaped, count=1))
+    return Markup(
+        re.sub(
+            r"((?:more than |less than )?\b\d+\.\d\d(?:x| times))", r"<em>\1</em>", escaped, count=1
+        )
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DASHES", "INK", "PAPER_COLORS", "SCREEN_COLORS", "Palette", "depths"]
+__all__ = ["COLORS", "INK", "Palette", "depths"]
 
 PAPER_COLORS = (
     "#4a5160",  # the baseline
@@ -36,6 +36,9 @@ SCREEN_COLORS = (
 
 DASHES = ("", "", "", "", "6 2.5", "6 2.5", "2 2", "6 2.5 2 2.5", "9 3")
 """Lengths of dashes and gaps as in SVG; empty is a solid line."""
+
+COLORS = tuple(zip(PAPER_COLORS, SCREEN_COLORS, DASHES, strict=True))
+"""Colour on paper, colour on a dark screen and dashes, by the place of a method."""
 
 _DEPTHS = ("#0b3c5d", "#1f6f8b", "#3fa796", "#9ccf8a", "#f2e394")
 """First layer to last, dark to light: an order that greyscale keeps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from markupsafe import Markup
 
@@ -20,9 +20,17 @@ from dropmuon.lab.analysis.series import (
     activity,
     along,
     mean_line,
+    per_layer,
     trials,
 )
-from dropmuon.lab.report.charts import Series, area_chart, bar_chart, heat_map, line_chart
+from dropmuon.lab.report.charts import (
+    Series,
+    area_chart,
+    bar_chart,
+    heat_map,
+    layer_chart,
+    line_chart,
+)
 from dropmuon.lab.report.palette import depths
 from dropmuon.lab.run import Evaluation, RunDirectory
 
@@ -118,6 +126,23 @@ class RunCharts:
                 found.append((method, heat_map(layers, edges, shares, label)))
         return found
 
+    def shares(self) -> list[tuple[str, Markup]]:
+        """Draw how much of a batch each layer learned from, where it changed or differed."""
+        return list(self._per_layer("shares"))
+
+    def noise(self) -> list[tuple[str, Markup]]:
+        """Draw the noise of each layer's gradient, for every method that measured it."""
+        return list(self._per_layer("noise"))
+
+    def ramp(self) -> list[tuple[str, str]]:
+        """Return layers and their places between two colours, if all such charts share them."""
+        measured = {method for method, _ in [*self.shares(), *self.noise()]}
+        names = [self._methods.get(method, {}).get("layers", []) for method in measured]
+        if not names or any(layers != names[0] for layers in names):
+            return []
+        last = max(len(names[0]) - 1, 1)
+        return [(layer, f"{100 * place / last:.0f}%") for place, layer in enumerate(names[0])]
+
     @cached_property
     def _trials(self) -> dict[str, dict[int, list[Evaluation]]]:
         found = trials(self.run.evaluations())
@@ -127,6 +152,16 @@ class RunCharts:
     def _methods(self) -> dict[str, Any]:
         known = self.run.methods if (self.run.path / "methods.json").exists() else {}
         return {method: known[method] for method in self.results.methods if method in known}
+
+    def _per_layer(self, name: Literal["shares", "noise"]) -> Iterator[tuple[str, Markup]]:
+        what = "Share of the batch" if name == "shares" else "Ratio of gradient noise to signal"
+        for method, of_seed in self._trials.items():
+            lines = per_layer(of_seed, name)
+            is_plain = name == "shares" and all(y == 1.0 for line in lines for _, y in line)
+            if lines and not is_plain:
+                layers = self._methods.get(method, {}).get("layers", [])
+                label = f"{what} of each layer, {method}"
+                yield method, layer_chart(layers, lines, label, is_share=name == "shares")
 
     def _accuracy(self, axis: Axis, split: Split) -> Markup:
         series = [

@@ -1,0 +1,300 @@
+"""The results of a race: quality against cost at every rung, and distances at equal quality."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from dropmuon.files import write_json, write_text
+from dropmuon.lab.analysis.equal_quality import Distance, Points, distances, fitted
+from dropmuon.lab.analysis.metrics import Spread
+from dropmuon.lab.analysis.series import UNITS, Unit, clock, trials
+from dropmuon.lab.ladder import RaceDirectory
+from dropmuon.lab.run import Evaluation
+
+__all__ = ["MEASURES", "Gap", "Measure", "Place", "RaceResults", "summarize_race", "write_race"]
+
+Measure = Literal["loss", "accuracy"]
+MEASURES: tuple[Measure, ...] = ("loss", "accuracy")
+
+Finals = Mapping[float, Mapping[str, Mapping[int, Evaluation]]]
+"""The last evaluation by rung, method and seed."""
+
+_Found = TypeVar("_Found", "Place", "Gap")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a method ended at one budget: means over seeds, with ranges.
+
+    Attributes:
+        loss: on the test set; None if no seed has a finite one.
+        accuracy: on the test set.
+        diverged: on how many seeds the loss is not finite; these count as the race's worst loss.
+        by_seed: loss and accuracy of every seed.
+    """
+
+    method: str
+    rung: float
+    seeds: int
+    steps: float
+    operations: float
+    seconds: float
+    loss: Spread | None
+    accuracy: Spread
+    diverged: int
+    by_seed: dict[int, tuple[float | None, float]]
+
+    def spread(self, measure: Measure) -> Spread | None:
+        """Return the quality in one of the two measures."""
+        return self.loss if measure == "loss" else self.accuracy
+
+    def cost(self, unit: Unit) -> float:
+        """Return the cost in one of the two units."""
+        return self.seconds if unit == "seconds" else self.operations
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How many times a method's cost the baseline needs for the quality reached at a rung.
+
+    Attributes:
+        quality: that quality, as loss or accuracy; the mean over seeds, levelled where the curve
+            would fall with cost.
+    """
+
+    method: str
+    measure: Measure
+    unit: Unit
+    rung: float
+    quality: float
+    distance: Distance
+
+
+@dataclass(frozen=True)
+class RaceResults:
+    """The numbers of one race.
+
+    Attributes:
+        methods: in the order requested.
+        ladder: all rungs; `finished` are those that have results.
+        seeds: those that every method has at every finished rung.
+        unit: the unit of the headline, which is that of the budget.
+        rung: the budget of the headline: 1, or the nearest to it that is finished.
+        places: one per method and finished rung.
+        gaps: one per method but the baseline, measure, unit and finished rung, in that order;
+            empty with fewer than two finished rungs.
+    """
+
+    baseline: str
+    methods: tuple[str, ...]
+    ladder: tuple[float, ...]
+    finished: tuple[float, ...]
+    seeds: tuple[int, ...]
+    measure: Measure
+    unit: Unit
+    rung: float
+    places: tuple[Place, ...]
+    gaps: tuple[Gap, ...]
+
+    def place(self, method: str, rung: float | None = None) -> Place | None:
+        """Return where a method ended at a rung, that of the headline by default."""
+        return _one(self.places, method=method, rung=self.rung if rung is None else rung)
+
+    def gap(
+        self,
+        method: str,
+        measure: Measure | None = None,
+        unit: Unit | None = None,
+        rung: float | None = None,
+    ) -> Gap | None:
+        """Return one distance; measure, unit and rung are those of the headline by default."""
+        return _one(
+            self.gaps,
+            method=method,
+            measure=measure or self.measure,
+            unit=unit or self.unit,
+            rung=self.rung if rung is None else rung,
+        )
+
+    def curve(self, method: str, measure: Measure, unit: Unit) -> list[tuple[float, float]]:
+        """Return (cost, quality) along the curve that distances are taken from."""
+        own = sorted((p for p in self.places if p.method == method), key=lambda p: p.cost(unit))
+        spreads = [spread for place in own if (spread := place.spread(measure)) is not None]
+        sign = -1.0 if measure == "loss" else 1.0
+        fit = sign * fitted(np.array([sign * spread.mean for spread in spreads]))
+        return [(p.cost(unit), float(y)) for p, y in zip(own, fit, strict=True)]
+
+    @property
+    def headline(self) -> Gap | None:
+        """The distance of the best challenger at the budget of the headline."""
+        others = [self.gap(method) for method in self.methods if method != self.baseline]
+        known = [gap for gap in others if gap is not None]
+        return max(known, key=lambda gap: (gap.distance.least, gap.distance.most), default=None)
+
+
+def summarize_race(race: RaceDirectory) -> RaceResults:
+    """Compute all results from the files of a race, finished or not.
+
+    A rung takes part once its comparison has ended.
+    """
+    ladder, settings = race.ladder, race.settings
+    methods = tuple(str(method) for method in settings["methods"])
+    baseline = str(settings.get("baseline") or methods[0])
+    finals = {rung: _finals(race, rung) for rung in ladder if rung in race.finished}
+    seeds = _common_seeds(finals, methods)
+    if not seeds:
+        finals = {}
+    worst = _worst_loss(finals)
+    measure: Measure = "loss" if worst is not None else "accuracy"
+    return RaceResults(
+        baseline=baseline,
+        methods=methods,
+        ladder=ladder,
+        finished=tuple(finals),
+        seeds=seeds,
+        measure=measure,
+        unit="seconds" if settings.get("budget") == "seconds" else "operations",
+        rung=min(finals or ladder, key=lambda rung: abs(math.log(rung))),
+        places=tuple(
+            _place(method, rung, [of_method[method][seed] for seed in seeds], worst)
+            for rung, of_method in finals.items()
+            for method in methods
+        ),
+        gaps=tuple(_gaps(finals, methods, baseline, seeds, worst)),
+    )
+
+
+def write_race(race: RaceDirectory, results: RaceResults, verdict: str) -> None:
+    """Write results.json and results.csv into the directory of the race."""
+    content = {"format": 1, "verdict": verdict, **asdict(results)}
+    for gap in content["gaps"]:
+        gap["distance"] = {key: _known(value) for key, value in gap["distance"].items()}
+    write_json(race.path / "results.json", content)
+    write_text(race.path / "results.csv", _csv(results))
+
+
+def _finals(race: RaceDirectory, rung: float) -> dict[str, dict[int, Evaluation]]:
+    found = trials(race.rung(rung).evaluations())
+    return {
+        method: {seed: trial[-1] for seed, trial in of_seed.items() if trial[-1].step}
+        for method, of_seed in found.items()
+    }
+
+
+def _common_seeds(finals: Finals, methods: Sequence[str]) -> tuple[int, ...]:
+    found = [set(of_method.get(method, {})) for of_method in finals.values() for method in methods]
+    return tuple(sorted(set.intersection(*found))) if found else ()
+
+
+def _worst_loss(finals: Finals) -> float | None:
+    """Return the greatest finite loss of the race, which stands for those that are not finite."""
+    losses = [
+        last.test_loss
+        for of_method in finals.values()
+        for of_seed in of_method.values()
+        for last in of_seed.values()
+        if last.test_loss is not None
+    ]
+    return max(losses, default=None)
+
+
+def _place(method: str, rung: float, last: Sequence[Evaluation], worst: float | None) -> Place:
+    return Place(
+        method=method,
+        rung=rung,
+        seeds=len(last),
+        steps=float(np.mean([each.step for each in last])),
+        operations=float(np.mean([each.operations for each in last])),
+        seconds=float(np.mean([each.seconds for each in last])),
+        loss=None if worst is None else _spread([_loss(each, worst) for each in last]),
+        accuracy=_spread([each.test_accuracy for each in last]),
+        diverged=sum(each.test_loss is None for each in last),
+        by_seed={each.seed: (each.test_loss, each.test_accuracy) for each in last},
+    )
+
+
+def _gaps(
+    finals: Finals,
+    methods: Sequence[str],
+    baseline: str,
+    seeds: Sequence[int],
+    worst: float | None,
+) -> Iterator[Gap]:
+    if len(finals) < 2:
+        return
+    for method in methods:
+        for measure in MEASURES if worst is not None else ("accuracy",):
+            for unit in UNITS:
+                if method == baseline:
+                    continue
+                own, base = (
+                    _points(finals, name, seeds, measure, unit, worst)
+                    for name in (method, baseline)
+                )
+                sign = -1 if measure == "loss" else 1
+                for rung, found in zip(finals, distances(own, base), strict=True):
+                    yield Gap(method, measure, unit, rung, sign * found.quality, found)
+
+
+def _points(
+    finals: Finals,
+    method: str,
+    seeds: Sequence[int],
+    measure: str,
+    unit: Unit,
+    worst: float | None,
+) -> Points:
+    """Return cost and quality by seed and rung; the quality of a loss is its negative."""
+    rows = [[of_method[method][seed] for of_method in finals.values()] for seed in seeds]
+    quality = [
+        [-_loss(e, worst or 0.0) if measure == "loss" else e.test_accuracy for e in row]
+        for row in rows
+    ]
+    return Points(np.array([[clock(e, unit) for e in row] for row in rows]), np.array(quality))
+
+
+def _loss(evaluation: Evaluation, worst: float) -> float:
+    return worst if evaluation.test_loss is None else evaluation.test_loss
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return Spread(float(np.mean(values)), min(values), max(values))
+
+
+def _one(found: Sequence[_Found], **wanted: object) -> _Found | None:
+    return next(
+        (e for e in found if all(getattr(e, name) == value for name, value in wanted.items())), None
+    )
+
+
+def _known(value: float | None) -> float | None:
+    """Return a number that JSON can represent; an end that is open is None."""
+    return None if value is None or math.isinf(value) else value
+
+
+def _csv(results: RaceResults) -> str:
+    """Return a row per place and unit; empty where the baseline or a bound has no number."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    header = ["method", "rung", "seeds", "steps", "operations", "seconds", "test_loss"]
+    header += ["test_accuracy", "measure", "unit", "quality", "least", "most", "low", "high"]
+    writer.writerow(header)
+    for place in results.places:
+        loss = "" if place.loss is None else place.loss.mean
+        row = [place.method, place.rung, place.seeds, place.steps, place.operations]
+        row += [place.seconds, loss, place.accuracy.mean]
+        own = [g for g in results.gaps if (g.method, g.rung) == (place.method, place.rung)]
+        for gap in own:
+            ends = (gap.distance.least, gap.distance.most, gap.distance.low, gap.distance.high)
+            shown = ["" if _known(end) is None else end for end in ends]
+            writer.writerow([*row, gap.measure, gap.unit, gap.quality, *shown])
+        if not own:
+            writer.writerow([*row, *[""] * 7])
+    return file.getvalue()
