@@ -148,14 +148,15 @@ def check_pip(arguments: list[str]) -> None:
 
 def test_the_pages_name_commands() -> None:
     found = [line.split(" ")[1] for page in PAGES for line in commands(page)]
-    assert {"compare", "sweep", "report", "reproduce", "plan", "data", "demo", "test"} <= set(found)
+    expected = {"compare", "race", "sweep", "report", "reproduce", "plan", "data", "demo", "test"}
+    assert expected <= set(found)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_an_option_in_a_sentence_exists(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     named = {code.split()[0] for code in inline_code(page) if code.startswith("--")}
     accepted = set()
-    for command in ("compare", "reproduce", "sweep", "report", "plan", "data"):
+    for command in ("compare", "race", "reproduce", "sweep", "report", "plan", "data"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         accepted |= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
