@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dropmuon import DropMuon
+from dropmuon import DropMuon, samplers
 from dropmuon.lab import methods
 from dropmuon.lab.methods import Shared, method_named, method_names
 from dropmuon.lab.models import build
@@ -111,6 +111,13 @@ def test_parts_and_turns_come_from_the_name_or_from_options(
     assert method_named(name, options).parts == parts
     if "shares" in options:
         assert made.sampler == Shares(options["shares"])
+
+
+@pytest.mark.skipif(not hasattr(samplers, "Adaptive"), reason="there is no adaptive sampler")
+def test_adaptive_has_eight_parts_unless_said_otherwise() -> None:
+    assert optimizer("drop-muon:adaptive").parts == 8
+    assert optimizer("drop-muon:adaptive", parts=4).parts == 4
+    assert type(optimizer("drop-muon:adaptive").sampler).__name__ == "Adaptive"
 
 
 def test_a_batch_size_of_its_own_stands_in_the_name_or_among_the_options() -> None:

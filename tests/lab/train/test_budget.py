@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dropmuon import samplers
 from dropmuon.lab import data
 from dropmuon.lab.analysis import summarize
 from dropmuon.lab.analysis.series import activity, mean_line, trials
@@ -108,6 +109,19 @@ def test_a_resumed_run_equals_an_unbroken_one_at_equal_cost(
     with pytest.raises(KeyboardInterrupt):
         compare(equal_cost(), out, watcher=StopAfter(evaluations))
     assert timeless(compare(equal_cost(), out, resume=True)) == timeless(unbroken)
+
+
+@pytest.mark.skipif(not hasattr(samplers, "Adaptive"), reason="there is no adaptive sampler")
+def test_adaptive_shares_are_recorded_and_resumed_at_equal_cost(tmp_path: Path) -> None:
+    methods = ("full", "drop-muon:adaptive")
+    config = equal_cost(methods=methods, epochs=6, evaluations_per_epoch=1, seeds=(0,))
+    unbroken = compare(config, tmp_path / "unbroken")
+    last = ends(unbroken)["drop-muon:adaptive", 0]
+    assert len(last.shares) == len(last.noise) == 3
+    assert all(noise is not None and noise >= 0 for noise in last.noise)
+    with pytest.raises(KeyboardInterrupt):
+        compare(config, tmp_path / "run", watcher=StopAfter(9))
+    assert timeless(compare(config, tmp_path / "run", resume=True)) == timeless(unbroken)
 
 
 def test_the_schedule_spans_a_methods_own_steps() -> None:

@@ -152,6 +152,7 @@ class Trial:
             moved=tuple(self._moved.tolist()),
             cutoffs=tuple(self._cutoffs.tolist()),
             shares=tuple(shares),
+            noise=tuple(map(finite, getattr(self.optimizer, "noise", None) or ())),
             progress=self.evaluated_at,
             train_bits_per_byte=_bits(self._data, train_loss),
             test_bits_per_byte=_bits(self._data, test_loss),
