@@ -1,43 +1,89 @@
-"""Compare plans with training: predicted and measured cost of a step, predicted and measured gain.
+"""Compare plans with training: predicted and measured gain at equal cost.
 
-    python benchmarks/plan.py [--budget 30] [--steps 60] [--output benchmarks/plan.txt]
+    python benchmarks/plan.py [--seeds 3] [--budget 20] [--output benchmarks/plan.txt] [--quick]
 
-For three models: make a plan; then train with full updates, with uniform cutoffs and with the
-planned sampler. The methods take turns, step by step, on the same batches and from the same
-weights. Reported are the predicted and the measured cost of a step relative to full updates, and
-the time to the loss that full updates have after the given number of steps. Every method may take
-three times as many steps. The raw output, with the command and the machine at its top, is also
-written to the file given as output.
+A CNN and an MLP on Fashion-MNIST and a GPT on tiny Shakespeare, each at a large batch, where parts
+should pay, and at a small one, where they should not. For each: make a plan, and train with the
+option that it expects the most of, recommended or not. The cost of its step is measured in seconds,
+relative to a full one, both taking turns. It may spend as much as a given number of full steps, and
+so takes more of its own; its learning rate falls linearly to zero over them. Full updates are
+trained at several budgets, each with a decay of its own. The measured gain is the budget at which
+they reach the same test loss, interpolated, over the budget that the option had: at most 4, at
+least 0.5. Learning rates are the same for both. The raw output, with command and machine at its
+top, is also written to the file given as output. All of it takes about a quarter of an hour on two
+quiet cores; `--quick` only shows that it works.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import math
 import platform
+import statistics
 import sys
 import time
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dropmuon import DropMuon, __version__, plan
-from dropmuon.planning import Plan
-from dropmuon.samplers import Full, Progressive, Sampler
-from dropmuon.theory import expected_cost
+from dropmuon.lab import data, models
+from dropmuon.planning import Option
+from dropmuon.samplers import Full
 
-Batches = Callable[[int], tuple[Tensor, Tensor]]
+FULL: Mapping[str, Any] = {"sampler": Full()}
+BETTER, WORSE = (1.4, 2.0, 2.8, 4.0), (0.7, 0.5)
+"""Further budgets of full updates, relative to the option's, by which of the two is better."""
+
+PLANNING_BATCHES, TIMED, TESTED = 32, 9, 4000
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, its data, its optimizer's settings, a batch size and a number of full steps."""
+
+    model: str
+    dataset: str
+    batch: int
+    steps: int
+    settings: dict[str, Any]
+    channels: tuple[int, ...]
+    loaded: dict[str, data.Data] = field(default_factory=dict, compare=False)
+
+    def make(self, seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return models.build(self.model, self.data.shape, self.data.num_classes, self.channels)
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        generator = torch.Generator().manual_seed(seed)
+        while True:
+            order = torch.randperm(len(self.data.train), generator=generator)
+            for part in order.split(self.batch):
+                if len(part) == self.batch:
+                    yield self.data.train.batch(part)
+
+    @property
+    def data(self) -> data.Data:
+        if not self.loaded:
+            self.loaded["it"] = data.load(self.dataset)
+        return self.loaded["it"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=float, default=30.0)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds for each plan")
+    parser.add_argument("--only", help="a model: cnn, gpt or mlp")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it works")
     parser.add_argument("--output", type=Path, help="also write the raw output to this file")
     options = parser.parse_args()
     lines: list[str] = []
@@ -47,13 +93,41 @@ def main() -> None:
         lines.append(text)
 
     say(f"$ python {' '.join(sys.argv)}\n{environment()}")
-    for title, model, batches, settings in (cnn(), transformer(), mlp()):
-        data = [batches(k) for k in range(3 * options.steps)]
-        found = plan(model, loss, data[:8], budget=options.budget, **settings)
-        say(f"\n== {title}\n{found}\n")
-        compare(found, model, data, settings, options.steps, say)
+    seeds, budget = (1, 2.0) if options.quick else (options.seeds, options.budget)
+    rows = [
+        compare(case, range(seeds), budget, say)
+        for case in (quick_cases() if options.quick else cases())
+        if options.only in (None, case.model)
+    ]
+    say("\nmodel  batch  option  recommended  predicted  measured (each seed)  cost of a step")
+    for row in rows:
+        say(row)
     if options.output is not None:
         options.output.write_text("\n".join(lines) + "\n")
+
+
+def cases() -> list[Case]:
+    pictures: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "by": models.item_of}
+    text = {"lr": 0.05, "adamw_lr": 0.005, "momentum": 0.9, "policy": "muon", "by": models.item_of}
+    cnn, mlp, gpt = (8, 16, 32), (512, 512, 512), (64, 64, 64, 64)
+    return [
+        Case("cnn", "fashion-mnist", 4096, 30, pictures, cnn),
+        Case("cnn", "fashion-mnist", 128, 400, pictures, cnn),
+        Case("gpt", "shakespeare", 128, 60, text, gpt),
+        Case("gpt", "shakespeare", 8, 400, text, gpt),
+        Case("mlp", "fashion-mnist", 4096, 30, {**pictures, "lr": 0.05}, mlp),
+        Case("mlp", "fashion-mnist", 128, 250, {**pictures, "lr": 0.05}, mlp),
+    ]
+
+
+def quick_cases() -> list[Case]:
+    text = {"lr": 0.05, "adamw_lr": 0.005, "policy": "muon", "by": models.item_of}
+    pictures: dict[str, Any] = {"lr": 0.1, "by": models.item_of}
+    return [
+        Case("cnn", "fashion-mini", 256, 6, pictures, (4, 4, 4)),
+        Case("gpt", "shakespeare", 16, 4, text, (32, 32)),
+        Case("mlp", "fashion-mini", 64, 6, pictures, (16, 16)),
+    ]
 
 
 def environment() -> str:
@@ -63,129 +137,100 @@ def environment() -> str:
     )
 
 
-def compare(
-    found: Plan,
-    model: nn.Module,
-    data: list[tuple[Tensor, Tensor]],
-    settings: dict[str, Any],
-    steps: int,
-    say: Callable[[str], None],
-) -> None:
-    samplers: dict[str, Sampler] = {"full": Full(), "uniform": Progressive(), "plan": found.sampler}
-    runs = {name: Run(model, sampler, settings) for name, sampler in samplers.items()}
-    for k in range(len(data)):
-        for run in runs.values():
-            run.step(data[k])
-    fresh, b = found.costs.seconds.fresh(), len(found.costs.layers)
-    target = runs["full"].smoothed()[steps - 1]
-    say(f"time to the loss of full updates after {steps} steps ({target:.3f}), cost of a step:")
-    for name, run in runs.items():
-        predicted = expected_cost(samplers[name], fresh) / expected_cost(Full(), fresh)
-        sets = [found.costs.predict(active) for active in run.sets[1:]]
-        drawn = sum(sets) / len(sets) / found.costs.predict(range(b))
-        measured = run.mean() / runs["full"].mean()
-        reached, whole = run.time_to(target), runs["full"].time_to(target)
-        sooner = "not reached" if reached is None or whole is None else f"{whole / reached:.2f}x"
-        say(
-            f"  {name:8} {sooner:>11} as fast;  expected {predicted:.2f} of full, for the sets "
-            f"drawn {drawn:.2f}, measured {measured:.2f} ({measured / drawn - 1:+.0%})"
-        )
+def compare(case: Case, seeds: range, budget: float, say: Callable[[str], None]) -> str:
+    """Plan, train and return a row of the table."""
+    drawn = case.batches(10_000)
+    batches = [next(drawn) for _ in range(PLANNING_BATCHES)]
+    found = plan(case.make(0), loss, batches, steps=case.steps, budget=budget, **case.settings)
+    say(f"\n== {case.model}, {case.batch} per batch, {case.steps} full steps\n{found}\n")
+    option = max(found.options[1:], key=lambda each: each.fresh.speedup)
+    cost = relative_cost(case, option)
+    steps = max(2, round(case.steps / cost))
+    say(f"{option.name}: a step takes {cost:.2f} of a full one, so {steps} of them fit")
+    gains = [gain(case, option, steps, seed, say) for seed in seeds]
+    shown = ", ".join(f"{each:.2f}" for each in gains)
+    return (
+        f"{case.model}  {case.batch}  {option.name}  {'yes' if found.gain_expected else 'no'}  "
+        f"{option.fresh}  {statistics.median(gains):.2f} ({shown})  {cost:.2f}"
+    )
 
 
-def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1])
+def relative_cost(case: Case, option: Option) -> float:
+    """Return the time of a step of the option over that of a full one, taking turns."""
+    runs = [Run(case, settings, 0, 10**6) for settings in (FULL, option.settings)]
+    rounds = max(TIMED, 3 * option.settings.get("turns", 1))
+    times: list[list[float]] = [[], []]
+    for _ in range(rounds + 2):  # the first two steps are full, and start everything
+        for run, spent in zip(runs, times, strict=True):
+            start = time.perf_counter()
+            run.step()
+            spent.append(time.perf_counter() - start)
+    full, own = (statistics.fmean(sorted(each[2:])[: rounds - rounds // 4]) for each in times)
+    return own / full
+
+
+def gain(case: Case, option: Option, steps: int, seed: int, say: Callable[[str], None]) -> float:
+    """Return the budget at which full updates are as good as the option, over the option's."""
+    target = Run(case, option.settings, seed, steps).final()
+    curve = [(1.0, Run(case, FULL, seed, case.steps).final())]
+    is_better = target < curve[0][1]
+    for share in BETTER if is_better else WORSE:
+        if (target < curve[-1][1]) == is_better:
+            steps = max(2, round(share * case.steps))
+            curve.append((share, Run(case, FULL, seed, steps).final()))
+    found = crossing(curve, target)
+    shown = ", ".join(f"{budget:g}: {value:.4f}" for budget, value in curve)
+    say(f"  seed {seed}: {target:.4f}; full at {shown}; gain {found:.2f}")
+    return found
+
+
+def crossing(curve: list[tuple[float, float]], target: float) -> float:
+    """Return where the losses, made to fall with the budget, meet the target; at most an end."""
+    pairs = sorted(curve)
+    falling = np.minimum.accumulate([value for _, value in pairs])
+    places = [math.log(budget) for budget, _ in pairs]
+    return math.exp(float(np.interp(-target, -falling, places)))
 
 
 class Run:
-    """A training run of one sampler on its own copy of the model."""
+    """A training run: a learning rate that falls linearly to zero, and the test loss at its end."""
 
-    def __init__(self, model: nn.Module, sampler: Sampler, settings: dict[str, Any]) -> None:
-        self.model = copy.deepcopy(model)
-        self.optimizer = DropMuon(self.model, sampler=sampler, **settings)
-        self.seconds: list[float] = []
-        self.losses: list[float] = []
-        self.sets: list[tuple[int, ...]] = []
+    def __init__(self, case: Case, settings: Mapping[str, Any], seed: int, steps: int) -> None:
+        self.case, self.steps, self.done = case, steps, 0
+        self.model = copy.deepcopy(case.make(seed))
+        self.optimizer = DropMuon(self.model, seed=seed, **case.settings, **settings)
+        self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.batches = case.batches(seed)
 
-    def step(self, batch: tuple[Tensor, Tensor]) -> None:
-        self.sets.append(self.optimizer.active)
-        start = time.perf_counter()
-        value = loss(self.model, batch)
-        value.backward()
+    def step(self) -> None:
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * (1.0 - self.done / self.steps)
+        batch = next(self.batches)
+        if self.optimizer.parts == 1:
+            loss(self.model, batch).backward()
+        else:
+            for part in self.optimizer.split(*batch):
+                loss(self.model, part).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.seconds.append(time.perf_counter() - start)
-        self.losses.append(float(value.detach()))
+        self.done += 1
 
-    def mean(self) -> float:
-        return sum(self.seconds[1:]) / len(self.seconds[1:])
-
-    def smoothed(self, over: int = 8) -> list[float]:
-        return [
-            sum(self.losses[max(0, k - over + 1) : k + 1]) / min(over, k + 1)
-            for k in range(len(self.losses))
-        ]
-
-    def time_to(self, target: float) -> float | None:
-        for k, value in enumerate(self.smoothed()):
-            if value <= target:
-                return sum(self.seconds[: k + 1])
-        return None
+    def final(self) -> float:
+        """Take all steps, and return the test loss."""
+        for _ in range(self.steps):
+            self.step()
+        self.model.eval()
+        index = torch.arange(len(self.case.data.test))[:TESTED]
+        with self.optimizer.full(), torch.no_grad():
+            values = [
+                float(loss(self.model, self.case.data.test.batch(part))) * len(part)
+                for part in index.split(1000)
+            ]
+        return sum(values) / len(index)
 
 
-def prototypes(classes: int, *shape: int) -> Tensor:
-    return torch.randn(classes, *shape, generator=torch.Generator().manual_seed(1))
-
-
-def noisy(centres: Tensor, count: int, noise: float) -> Batches:
-    """Return a function that makes batches of noisy class prototypes, which can be learned."""
-
-    def batch(k: int) -> tuple[Tensor, Tensor]:
-        generator = torch.Generator().manual_seed(100 + k)
-        y = torch.randint(0, len(centres), (count,), generator=generator)
-        x = centres[y] + noise * torch.randn(count, *centres.shape[1:], generator=generator)
-        return x, y
-
-    return batch
-
-
-def cnn() -> tuple[str, nn.Module, Batches, dict[str, Any]]:
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        nn.Sequential(nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        nn.Sequential(nn.Conv2d(128, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        nn.Sequential(nn.Flatten(), nn.Linear(256 * 9, 10)),
-    )
-    batches = noisy(prototypes(10, 1, 28, 28), 128, 3.0)
-    return "the paper's CNN, 64-128-256", model, batches, {"lr": 0.02}
-
-
-def transformer() -> tuple[str, nn.Module, Batches, dict[str, Any]]:
-    torch.manual_seed(0)
-    blocks = [
-        nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True, norm_first=True)
-        for _ in range(6)
-    ]
-    model = nn.Sequential(nn.Linear(16, 128), *blocks, Last(), nn.Linear(128, 10))
-    batches = noisy(prototypes(10, 32, 16), 32, 3.0)
-    return "a transformer of 6 blocks", model, batches, {"lr": 0.02, "by": by_item}
-
-
-def mlp() -> tuple[str, nn.Module, Batches, dict[str, Any]]:
-    torch.manual_seed(0)
-    widths = [256, 1024, 1024, 1024]
-    hidden = [nn.Sequential(nn.Linear(i, o), nn.ReLU()) for i, o in pairwise(widths)]
-    model = nn.Sequential(*hidden, nn.Linear(1024, 10))
-    return "a wide MLP", model, noisy(prototypes(10, 256), 512, 4.0), {"lr": 0.02}
-
-
-class Last(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, -1]
-
-
-def by_item(name: str, parameter: Tensor) -> str:
-    return name.partition(".")[0]
+def loss(model: nn.Module, batch: Batch) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
 
 
 if __name__ == "__main__":

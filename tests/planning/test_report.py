@@ -91,7 +91,7 @@ def test_where_nothing_pays_it_is_said() -> None:
 
 
 def test_a_gain_that_may_not_come_is_called_so() -> None:
-    found = measured(noise_of([0.08] * 3))
+    found = measured(noise_of([0.1] * 3))
     assert found.best.fresh.low < 1 < found.best.fresh.speedup
     assert "It may not pay." in str(found)
 

@@ -1,13 +1,15 @@
 """What parts, turns and smaller batches are expected to gain, from measured costs and noise.
 
 Where layer i would need one step without noise, it needs 1 + nu_i/q_i steps with a share q_i of the
-batch: the law of the critical batch size. So the progress of a step, relative to full shares, is
-the mean over layers of (1 + nu_i) / (1 + nu_i/q_i), and the gain is that over the relative cost of
-a step. nu_i is the measured noise-to-signal ratio times `CAUTION`. A smaller batch gives all layers
-the same share, and saves the forward pass, too. Turns save updates and leave all gradients.
+batch: the law of the critical batch size. Relative to full shares, that is s_i = (1 + nu_i/q_i) /
+(1 + nu_i), and the gain is the relative cost of a step times the mean of s_i over layers, inverted.
+Steps are averaged, not progress: a layer that lags holds up the others. The head, whose share is
+always 1, is left out of the mean, as if it were no help to the others. nu_i is the measured
+noise-to-signal ratio times `CAUTION`. A smaller batch gives all layers the same share, and saves
+the forward pass, too. Turns save updates and leave all gradients as they are.
 
-Costs and noise are measured, the law is not: intervals span the gains for a caution that is
-`DOUBT` times as small or as large, and the 5 % and 95 % quantiles of resampled measurements.
+Costs and noise are measured, the law is not: intervals span the gains for a caution that is `DOUBT`
+times as small or as large, and the 5 % and 95 % quantiles of resampled measurements.
 """
 
 from __future__ import annotations
@@ -25,11 +27,19 @@ from dropmuon.planning.measured_costs import MeasuredCosts
 from dropmuon.planning.noise import NoiseEstimate
 from dropmuon.planning.options import Option, Prediction
 from dropmuon.samplers import Full, Shares
-from dropmuon.samplers.allocation import CAUTION, best_counts
+from dropmuon.samplers.allocation import best_counts
 from dropmuon.samplers.base import FloatArray
 from dropmuon.theory import StepCosts
 
-__all__ = ["DOUBT", "QUALITY", "WORTHWHILE", "Gains", "SmallerBatch"]
+__all__ = ["CAUTION", "DOUBT", "QUALITY", "WORTHWHILE", "Gains", "SmallerBatch"]
+
+CAUTION = 2.0
+"""What a measured noise-to-signal ratio is multiplied by.
+
+Part of the measured signal is oscillation across the valley, which momentum cancels. It is less
+than `samplers.allocation.CAUTION`, by which shares follow the noise of the moment: here noise is
+that of a whole run, its late part included, and the head counts for nothing.
+"""
 
 WORTHWHILE = 1.03
 """The least expected gain for which a change is recommended."""
@@ -37,7 +47,7 @@ WORTHWHILE = 1.03
 QUALITY = {2: 0.98, 4: 0.96}
 """The progress of a step with r turns, relative to a full one: measured on a small GPT."""
 
-DOUBT = 3.0
+DOUBT = 2.5
 """The factor by which the right caution may differ from `CAUTION`, either way."""
 
 _PARTS = (2, 4, 8)
@@ -135,7 +145,7 @@ class Gains:
         farthest = _FARTHEST * noise.steps
         nu, weights = noise.stages(noise.ratios, farthest)
         starts = np.cumsum([0.0, *weights[:-1]]) * farthest
-        shorter = [self._counts(CAUTION * each, m)[0] < m for each in nu]
+        shorter = [self._best_shares(CAUTION * each, m)[0] < 1.0 for each in nu]
         later = [k for k, is_shorter in enumerate(shorter) if is_shorter]
         first = later[-1] + 1 if later else 0
         return None if first == len(nu) else round(float(starts[first]))
@@ -144,28 +154,39 @@ class Gains:
 
     @cached_property
     def _best_parts(self) -> Option | None:
-        """Parts with the best shares; None if no layer does with less than the whole batch."""
+        """Parts with the best shares; None if none are better than the whole batch."""
         noise = self.noise
         if noise is None or len(self.costs.layers) == 1:
             return None
         nu, best = noise.over(self.horizon, CAUTION), None
         for m in _PARTS:
-            counts = self._counts(nu, m)
-            if noise.examples < _LEAST_PART * m or min(counts) == m:
+            shares = self._best_shares(nu, m)
+            if noise.examples < _LEAST_PART * m or shares[0] == 1.0:
                 continue
-            shares = np.array(counts) / m
-            price = partial(self._price, shares=shares, parts=m)
-            found = self._by_noise(noise, shares, price)
+            found = self._by_noise(noise, shares, partial(self._price, shares=shares, parts=m))
             if best is None or found.speedup >= _FINER * best.fresh.speedup:
                 settings = {"sampler": Shares(shares), "parts": m}
                 best = Option(f"{m} parts, shares {_listed(shares)}", settings, found)
         return best
 
-    def _counts(self, nu: FloatArray, parts: int) -> tuple[int, ...]:
-        """Return in how many parts each layer is best active, if this were its noise."""
-        each = self.costs.seconds.in_parts()
-        fixed = each.overhead + float(each.sharp.sum()) + (parts - 1) * self._cutting
-        return best_counts(each.layer, fixed, nu, 1.0 + nu, parts)
+    def _best_shares(self, nu: FloatArray, parts: int) -> FloatArray:
+        """Return the best shares for this noise; all 1 unless others are better.
+
+        Candidates are equal shares of all layers below the head, and those of most progress per
+        cost, which differ by layer.
+        """
+        seconds, b = self.costs.seconds, len(self.costs.layers)
+        each = seconds.in_parts()
+        fixed = self._price(seconds, np.zeros(b), parts)
+        gain = np.append(1.0 + nu[:-1], 0.0)
+        flat = [np.append(np.full(b - 1, k / parts), 1.0) for k in range(1, parts)]
+        uneven = np.array(best_counts(each.layer, fixed, nu, gain, parts)) / parts
+
+        def speedup(shares: FloatArray) -> float:
+            return float(_progress(nu, shares)) / self._price(seconds, shares, parts)
+
+        best = max([uneven, *flat], key=speedup)
+        return best if speedup(best) > 1.0 / _whole(seconds) else np.ones(b)
 
     def _turns(self) -> list[Option]:
         moving = np.array(self.costs.takes_turns, dtype=np.bool_)
@@ -247,8 +268,10 @@ class Gains:
 
 
 def _progress(nu: FloatArray, shares: FloatArray) -> FloatArray:
-    """Return the progress of a step relative to full shares, the mean over layers."""
-    found: FloatArray = ((1.0 + nu) / (1.0 + nu / shares)).mean(axis=-1)
+    """Return 1 over the mean of s_i over layers below the head: the progress of a step."""
+    below = slice(None, -1) if shares.size > 1 else slice(None)
+    steps = (1.0 + nu / shares) / (1.0 + nu)
+    found: FloatArray = 1.0 / steps[..., below].mean(axis=-1)
     return found
 
 

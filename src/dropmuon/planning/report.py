@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dropmuon.planning.bounds import report as by_bounds
-from dropmuon.planning.gains import DOUBT, QUALITY
+from dropmuon.planning.gains import CAUTION, DOUBT, QUALITY
 from dropmuon.planning.noise import LEAST_STEPS
-from dropmuon.samplers.allocation import CAUTION
 from dropmuon.text import aligned
 
 if TYPE_CHECKING:
@@ -75,6 +74,8 @@ def _advice(plan: Plan) -> Iterator[str]:
             "Noise is unknown, since batches cannot be cut along their first axis: parts were not "
             "considered."
         )
+        return
+    if not noise.known:
         return
     assumed = ", four times what was measured" if plan.steps is None else ""
     yield (
