@@ -29,7 +29,7 @@ SHARED = Shared(lr=0.1, momentum=0.5, policy="spectral", total_steps=10, seed=7)
 
 def optimizer(name: str, **options: Any) -> Any:
     model = build("mlp", (1, 4, 4), 3, (5, 5))
-    return method_named(name, options).optimizer(model, SHARED, planned=Nice(2))
+    return method_named(name, options).optimizer(model, SHARED, planned={"sampler": Nice(2)})
 
 
 @pytest.mark.parametrize(

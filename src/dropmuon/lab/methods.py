@@ -92,7 +92,7 @@ class Method:
 
     @property
     def needs_plan(self) -> bool:
-        """Whether a sampler has to be planned for the model first."""
+        """Whether its settings have to be planned for the model first."""
         return self.base.startswith(PREFIX) and self.base.endswith(f":{PLANNED}")
 
     @property
@@ -134,7 +134,7 @@ class Method:
         return {"lr": self.lr(shared.lr), **used, **own}
 
     def optimizer(
-        self, model: nn.Module, shared: Shared, planned: Sampler | None = None
+        self, model: nn.Module, shared: Shared, planned: Mapping[str, Any] | None = None
     ) -> Optimizer:
         """Make the optimizer for a model of the lab."""
         lr = self.lr(shared.lr)
@@ -153,10 +153,11 @@ class Method:
         if self.base != "full":
             kind = kind_named(self.base.removeprefix(PREFIX))
             layers = len({item_of(name) for name, _ in model.named_parameters()})
-            made = planned if self.needs_plan else None
-            sampler = kind.make(layers, self.options) if made is None else made
-            chosen |= kind.arguments
             own = {k: v for k, v in own.items() if k not in kind.options}
+            if self.needs_plan and planned is not None:
+                return DropMuon(model, lr, **{**chosen, **planned, **kind.arguments, **own})
+            sampler = kind.make(layers, self.options)
+            chosen |= kind.arguments
         return DropMuon(model, lr, sampler=sampler, **{**chosen, **own})
 
 

@@ -114,7 +114,7 @@ def _meter(
     shared = shared_settings(config, steps, seed)
     meter = Meter(
         initial_model(config, found, seed),
-        lambda model: method.optimizer(model, shared, Full()),
+        lambda model: method.optimizer(model, shared, {"sampler": Full()}),
         method.updates_per_batch,
         None if method.needs_plan else known,
     )

@@ -10,7 +10,7 @@ import io
 import json
 import pickle
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,6 @@ from dropmuon.lab.train.trial import Trial
 from dropmuon.lab.train.tune import check_tunable, tuned
 from dropmuon.lab.watch import Watcher
 from dropmuon.planning import Plan, plan
-from dropmuon.samplers import Sampler
 
 __all__ = ["compare"]
 
@@ -80,7 +79,7 @@ def compare(
                 raise ValueError(f"out {out} is in use by another process; wait for it, or end it")
             _check_usable(run, config, resume=resume)
             _begin(run, config)
-            budget, planned = _kept(run, budget), _planned_sampler(config, found, run, watcher)
+            budget, planned = _kept(run, budget), _planned_settings(config, found, run, watcher)
             if config.tune:
                 cache = tuning or out / "tuning"
                 config, report = tuned(config, found, cache, watcher, planned)
@@ -97,7 +96,7 @@ class _Comparison:
     config: Config
     found: data.Data
     budget: Budget
-    planned: Sampler | None
+    planned: Mapping[str, Any] | None
     counts: dict[str, Counts]
     watcher: Watcher
 
@@ -165,10 +164,10 @@ def _train(c: _Comparison) -> None:
         c.watcher.end()
 
 
-def _planned_sampler(
+def _planned_settings(
     config: Config, found: data.Data, run: RunDirectory, watcher: Watcher
-) -> Sampler | None:
-    """Return the planner's sampler for this model and data, planned once per comparison.
+) -> Mapping[str, Any] | None:
+    """Return the planner's settings for this model and data, planned once per comparison.
 
     None if no method needs one.
     """
@@ -191,7 +190,7 @@ def _planned_sampler(
         )
         made.save(path)
         write_text(run.path / "plan.txt", f"{made}\n")
-    return Plan.load(path).sampler
+    return Plan.load(path).settings
 
 
 def _unfinished_seeds(c: _Comparison) -> list[int]:

@@ -11,6 +11,7 @@ import copy
 import math
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,6 @@ from dropmuon.lab.train.description import drawing
 from dropmuon.lab.train.meter import Counts, Meter, StepKind, next_kind, train_step
 from dropmuon.lab.train.seeded import Feed, training_subset
 from dropmuon.optimizer import DropMuon
-from dropmuon.samplers import Sampler
 
 __all__ = ["Trial"]
 
@@ -56,7 +56,7 @@ class Trial:
         found: data.Data,
         initial: nn.Sequential,
         budget: Budget,
-        planned: Sampler | None = None,
+        planned: Mapping[str, Any] | None = None,
         known: Counts | None = None,
     ) -> None:
         self.method, self.seed = method, seed

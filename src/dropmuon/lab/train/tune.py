@@ -31,7 +31,6 @@ from dropmuon.lab.train.trial import Trial, measured
 from dropmuon.lab.watch import Watcher
 from dropmuon.norms import AdamW
 from dropmuon.optimizer import DropMuon
-from dropmuon.samplers import Sampler
 from dropmuon.version import __version__
 
 __all__ = ["check_tunable", "search_space", "tuned"]
@@ -58,7 +57,7 @@ def tuned(
     found: data.Data,
     cache: Path,
     watcher: Watcher,
-    planned: Sampler | None = None,
+    planned: Mapping[str, Any] | None = None,
 ) -> tuple[Config, dict[str, Any]]:
     """Return the configuration with the best settings of every method, and what was found.
 
@@ -124,7 +123,7 @@ class _Search:
     config: Config
     found: data.Data
     method: Method
-    planned: Sampler | None
+    planned: Mapping[str, Any] | None
 
     def __post_init__(self) -> None:
         settings = self.config.to_json()
