@@ -209,7 +209,7 @@ def test_the_second_sentence_has_the_other_measure_unit_and_finals(
     results: RaceResults, race: RaceDirectory
 ) -> None:
     said = second(results, race.settings)
-    assert said.startswith("Likewise in seconds 1.")
+    assert said.startswith("In seconds it is 1.")
     assert "for the same test accuracy 1." in said
     assert "At the whole budget drop-muon:parts-4 has test loss 0.4" in said
     assert said.endswith(" %).")

@@ -63,10 +63,11 @@ def second(results: RaceResults, settings: Mapping[str, Any]) -> str:
     other: Measure = "accuracy" if results.measure == "loss" else "loss"
     parts = []
     if found := results.gap(gap.method, unit=other_unit):
-        parts.append(f"in {other_unit} {distance(found.distance)}")
+        parts.append(f"in {other_unit} it is {distance(found.distance)}")
     if found := results.gap(gap.method, measure=other):
         parts.append(f"for the same {measure_name(other, settings)} {distance(found.distance)}")
-    said = f"Likewise {', and '.join(parts)}. " if parts else ""
+    joined = ", and ".join(parts)
+    said = f"{joined[0].upper()}{joined[1:]}. " if parts else ""
     own, base = results.place(gap.method), results.place(results.baseline)
     finals = [
         f"{measure_name(each, settings)} {quality(one.mean, each, settings)} "
