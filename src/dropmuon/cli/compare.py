@@ -13,10 +13,10 @@ from typing import Any
 from dropmuon.checks import import_extra
 from dropmuon.lab.settings import Settings, readable
 
-__all__ = ["add"]
+__all__ = ["METHODS", "add", "add_settings", "given", "numbers"]
 
 _INTERRUPTED = 130
-_METHODS = (
+METHODS = (
     "methods: full (all layers at every step, the baseline); drop-muon:KIND with uniform, linear, "
     "quadratic, exponential, epoch-shift, adaptive, planned, nice-TAU, submodel-TAU, "
     "random-subset, turns-R, parts-M, parts-M:1/4 or parts-M:KIND; torch-muon (torch.optim.Muon "
@@ -34,15 +34,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Train with several methods side by side and see which is fastest. Without "
         "arguments: all layers at every step and two kinds of Drop-Muon, on the embedded data, "
         "at equal cost.",
-        epilog=_METHODS,
+        epilog=METHODS,
     )
     compare.add_argument("--config", type=Path, help="settings in a YAML, TOML or JSON file")
-    _add_settings(compare, fields(Settings))
+    add_settings(compare, fields(Settings))
     compare.set_defaults(run=_compare)
-    reproduce = commands.add_parser("reproduce", help="the paper's experiments", epilog=_METHODS)
+    reproduce = commands.add_parser("reproduce", help="the paper's experiments", epilog=METHODS)
     reproduce.add_argument("experiment", help="mnist, fashion-mnist, cifar10 or all")
     reproduce.add_argument("--scale", type=float, default=1.0, help="shrinks channels and epochs")
-    _add_settings(reproduce, [each for each in fields(Settings) if not each.metadata["task"]])
+    add_settings(reproduce, [each for each in fields(Settings) if not each.metadata["task"]])
     reproduce.set_defaults(run=_reproduce)
     report = commands.add_parser("report", help="write one page about a race, or about runs")
     report.add_argument("runs", nargs="+", type=Path, metavar="DIR")
@@ -50,7 +50,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     report.set_defaults(run=_report)
 
 
-def _add_settings(parser: argparse.ArgumentParser, settings: Sequence[Field[Any]]) -> None:
+def add_settings(parser: argparse.ArgumentParser, settings: Sequence[Field[Any]]) -> None:
     """Add an option per setting, and the other options of both commands."""
     for each in settings:
         flag, meaning = f"--{each.name.replace('_', '-')}", each.metadata["meaning"]
@@ -78,7 +78,7 @@ def _compare(options: argparse.Namespace) -> int:
         settings = import_extra("dropmuon.lab.run", "lab").RunDirectory(options.out).config
     else:
         settings = {} if options.config is None else config.read_settings(options.config)
-    chosen = config.Config.of(settings | _given(options, settings.get("options")))
+    chosen = config.Config.of(settings | given(options, settings.get("options")))
     out = options.out or Path("runs") / f"{chosen.dataset}-{datetime.now():%Y%m%d-%H%M%S}"
     return _run(chosen, out, options, resume=options.resume)
 
@@ -89,7 +89,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     names = list(config.EXPERIMENTS) if everything else [options.experiment]
     for name in names:
         paper = config.experiment(name, options.scale)
-        chosen = paper.changed(_given(options, paper.options))
+        chosen = paper.changed(given(options, paper.options))
         out = Path("runs") / "paper" / name
         if options.out is not None:
             out = options.out / name if everything else options.out
@@ -142,7 +142,7 @@ def _watchers(out: Path, names: list[str]) -> Any:
     return watch.Watchers(watchers)
 
 
-def _given(
+def given(
     options: argparse.Namespace, of_methods: Mapping[str, Mapping[str, Any]] | None
 ) -> dict[str, Any]:
     """Return the settings that were given on the command line."""
@@ -170,7 +170,7 @@ def _reader(setting: Field[Any]) -> Callable[[str], Any]:
         "float": float,
         "tuple[str, ...]": _names,
         "tuple[int, ...]": _whole_numbers,
-        "tuple[float, ...]": _numbers,
+        "tuple[float, ...]": numbers,
     }
     return readers[str(setting.type)]
 
@@ -188,7 +188,7 @@ def _whole_numbers(text: str) -> list[int]:
     return [int(each) for each in _parsed(text, int, "whole numbers such as 1,2,3")]
 
 
-def _numbers(text: str) -> list[float]:
+def numbers(text: str) -> list[float]:
     return [float(each) for each in _parsed(text, float, "numbers such as 60,70.5")]
 
 

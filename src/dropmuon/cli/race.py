@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dropmuon.checks import import_extra
-from dropmuon.cli.compare import _METHODS, _add_settings, _given, _numbers
+from dropmuon.cli.compare import METHODS, add_settings, given, numbers
 from dropmuon.lab.settings import Settings
 
 __all__ = ["add"]
@@ -27,17 +27,17 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="compare methods at a ladder of budgets: how much faster at equal quality",
         description="Train with several methods at a ladder of budgets, and see how many times "
         "the cost the baseline needs for the quality that another method reaches.",
-        epilog=_METHODS,
+        epilog=METHODS,
     )
     parser.add_argument(
         "--config", type=Path, help="settings in a YAML, TOML or JSON file, or a race.json"
     )
     parser.add_argument(
         "--ladder",
-        type=_numbers,
+        type=numbers,
         help="budgets as multiples of --epochs, ascending; default: 0.5,0.7,1,1.4,2",
     )
-    _add_settings(parser, fields(Settings))
+    add_settings(parser, fields(Settings))
     parser.set_defaults(run=_race)
 
 
@@ -46,7 +46,7 @@ def _race(options: argparse.Namespace) -> int:
     ladder = import_extra("dropmuon.lab.ladder", "lab")
     settings, rungs = _began_with(options, config, ladder)
     rungs = ladder.checked_ladder(rungs if options.ladder is None else options.ladder)
-    chosen = config.Config.of(settings | _given(options, settings.get("options")))
+    chosen = config.Config.of(settings | given(options, settings.get("options")))
     out = options.out or Path("runs") / f"race-{chosen.dataset}-{datetime.now():%Y%m%d-%H%M%S}"
     race = import_extra("dropmuon.lab.race", "lab")
     progress = race.Progress(rungs, _say)
