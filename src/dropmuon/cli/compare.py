@@ -189,6 +189,7 @@ def _whole_numbers(text: str) -> list[int]:
 
 
 def numbers(text: str) -> list[float]:
+    """Return the numbers of a comma-separated argument."""
     return [float(each) for each in _parsed(text, float, "numbers such as 60,70.5")]
 
 
