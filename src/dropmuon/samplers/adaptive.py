@@ -33,8 +33,7 @@ class Adaptive(Sampler):
     Args:
         costs: what a step costs whatever the shares (forward and updates), and the backward of each
             layer over the whole batch; by default counted from the first step.
-        caution: what measured noise is multiplied by. Some of the signal is oscillation, which
-            momentum cancels.
+        caution: what measured noise is multiplied by, since the plain ratio promises too much.
         first: how many full steps to start with.
         every: the least number of steps between measurements; the interval grows with the run.
     """
