@@ -89,8 +89,6 @@ def _began_with(options: argparse.Namespace, config: Any, ladder: Any) -> tuple[
 def _comparison(options: argparse.Namespace, out: Path) -> Any:
     """Return what runs a rung; all rungs share a cache of tuned settings, if any are tuned."""
     compare = import_extra("dropmuon.lab.train.compare", "lab").compare
-    if not hasattr(options, "tune_cache"):
-        return compare
     return partial(compare, tuning=options.tune_cache or out / "tuning")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from dropmuon.lab.config import Config
 from dropmuon.lab.ladder import LADDER, RaceDirectory, checked_ladder
@@ -78,14 +78,8 @@ def race(
 
 
 def rung_config(config: Config, rung: float) -> Config:
-    """Return the settings at one of the budgets: so many times the epochs.
-
-    Where epochs are whole numbers, the nearest one.
-    """
-    epochs: Any = config.epochs * rung
-    if next(each.type for each in fields(config) if each.name == "epochs") == "int":
-        epochs = max(1, round(epochs))
-    return replace(config, epochs=epochs)
+    """Return the settings at one of the budgets: so many times the epochs."""
+    return replace(config, epochs=config.epochs * rung)
 
 
 def _withdraw(race: RaceDirectory, made: Iterable[Path]) -> None:
