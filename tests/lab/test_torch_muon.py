@@ -136,3 +136,14 @@ def test_a_layer_without_a_gradient_stays() -> None:
     optimizer.step()
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert moved == {"conv2.0.weight"}
+
+
+def test_the_order_of_channels_in_memory_changes_nothing() -> None:
+    last = cnn()
+    first = copy.deepcopy(last)
+    first.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    assert not last.get_parameter("conv2.0.weight").is_contiguous()
+    for model in (last, first):
+        take_steps(model, TorchMuon(model, lr=0.1))
+    for one, other in zip(last.parameters(), first.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

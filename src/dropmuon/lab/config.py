@@ -81,6 +81,15 @@ class Config(Settings):
         """Whether some method uses the planner's sampler."""
         return any(self.method(name).needs_plan for name in self.methods)
 
+    @property
+    def piece(self) -> int:
+        """How many examples pass through the model at once, if a method has no parts of its own.
+
+        As many as in a part of the method that has the most: memory, the statistics of batch norm
+        and the sizes of kernels are then the same for all methods.
+        """
+        return -(-self.batch_size // max(self.method(name).parts for name in self.methods))
+
     def method(self, name: str) -> Method:
         """Return one of the methods, with its options."""
         return method_named(name, self.options.get(name))

@@ -80,7 +80,12 @@ def item_of(name: str, parameter: object = None) -> str:
 def _cnn(
     shape: tuple[int, ...], num_classes: int, channels: Sequence[int], batch_norm: bool
 ) -> nn.Sequential:
-    """Make the paper's CNN: layers conv1, conv2, ... that halve the image, and head."""
+    """Make the paper's CNN: layers conv1, conv2, ... that halve the image, and head.
+
+    Channels are last in memory: the faster format, in which forward passes also take less of a
+    step. (`resnet18` keeps the other one: oneDNN's strided 1x1 convolutions of few channels write
+    past their memory in this format, uxlfoundation/oneDNN#6035.)
+    """
     colours, height, width = shape
     shrink = 2 ** len(channels)
     if min(height, width) < shrink:
@@ -93,7 +98,9 @@ def _cnn(
         items[f"conv{place}"] = _cnn_block(inside, outside, batch_norm)
     features = channels[-1] * (height // shrink) * (width // shrink)
     items["head"] = nn.Sequential(nn.Flatten(), nn.Linear(features, num_classes))
-    return nn.Sequential(items)
+    model = nn.Sequential(items)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
 
 
 def _cnn_block(inside: int, outside: int, batch_norm: bool) -> nn.Sequential:

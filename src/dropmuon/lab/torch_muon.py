@@ -50,7 +50,7 @@ class TorchMuon:
     ) -> None:
         hidden, rest = _routed(model)
         decay: dict[str, Any] = {} if weight_decay is None else {"weight_decay": weight_decay}
-        self._hidden = [(p, nn.Parameter(p.detach().view(len(p), -1))) for p in hidden]
+        self._hidden = [(p, nn.Parameter(_as_matrix(p.detach(), like=p))) for p in hidden]
         self.muon = torch.optim.Muon([matrix for _, matrix in self._hidden], lr, **decay, **muon)
         self.adamw = torch.optim.AdamW(rest, adamw_lr, betas, **decay)
 
@@ -63,7 +63,8 @@ class TorchMuon:
         """Move all parameters along their gradients."""
         loss = None if closure is None else closure()
         for parameter, matrix in self._hidden:
-            matrix.grad = None if parameter.grad is None else parameter.grad.flatten(1)
+            grad = parameter.grad
+            matrix.grad = None if grad is None else _as_matrix(grad, like=parameter)
         with self._precision():
             self.muon.step()
         self.adamw.step()
@@ -88,6 +89,14 @@ class TorchMuon:
     def _precision(self) -> AbstractContextManager[Any]:
         on_cpu = any(matrix.device.type == "cpu" for _, matrix in self._hidden)
         return _WithoutBfloat16() if on_cpu else nullcontext()
+
+
+def _as_matrix(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a matrix of one row per output, which shares the memory of a tensor laid out `like`.
+
+    Where channels are last in memory its columns are in another order, which changes no step.
+    """
+    return (tensor if like.is_contiguous() else tensor.movedim(1, -1)).flatten(1)
 
 
 class _WithoutBfloat16(TorchFunctionMode):

@@ -116,6 +116,7 @@ def _meter(
         initial_model(config, found, seed),
         lambda model: method.optimizer(model, shared, {"sampler": Full()}),
         method.updates_per_batch,
+        config.piece,
         None if method.needs_plan else known,
     )
     return meter, Feed(config, found, method, seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -32,8 +32,14 @@ _STAGES, _DRAWS = 16, 8
 """Stages of training, and steps of each, that an expected cost is the mean of."""
 
 
-def train_step(model: nn.Module, optimizer: Optimizer, batch: Batch, updates: int = 1) -> None:
-    """Take one step of an ordinary training loop: loss, backward, step, zero_grad."""
+def train_step(
+    model: nn.Module, optimizer: Optimizer, batch: Batch, updates: int = 1, piece: int | None = None
+) -> None:
+    """Take one step of an ordinary training loop: loss, backward, step, zero_grad.
+
+    Gradients are accumulated over the parts of the optimizer or, if it has none, over pieces of at
+    most this many examples.
+    """
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -44,7 +50,7 @@ def train_step(model: nn.Module, optimizer: Optimizer, batch: Batch, updates: in
     if updates > 1:
         optimizer.step(closure)  # type: ignore[arg-type]
     else:
-        _backward(model, optimizer, batch)
+        _backward(model, optimizer, batch, piece)
         optimizer.step()
     optimizer.zero_grad()
 
@@ -89,19 +95,20 @@ class Meter:
         self,
         model: nn.Module,
         make_optimizer: Callable[[nn.Module], Optimizer],
-        updates: int,
+        updates: int = 1,
+        piece: int | None = None,
         known: Counts | None = None,
     ) -> None:
         self._model = copy.deepcopy(model)
         self._optimizer = make_optimizer(self._model)
-        self._updates = updates
+        self._updates, self._piece = updates, piece
         self._steps = 0
         self._known: Counts = {} if known is None else known
 
     def warm_up(self, batch: Batch) -> None:
         """Take a step of the copy on this batch, so that the first step on the clock is warm."""
         with torch.random.fork_rng(devices=[]):
-            train_step(self._model, self._optimizer, batch, self._updates)
+            train_step(self._model, self._optimizer, batch, self._updates, self._piece)
         self._steps += 1
 
     def known(self, kind: StepKind) -> int | None:
@@ -195,10 +202,16 @@ class Meter:
             self.warm_up(batch)
 
 
-def _backward(model: nn.Module, optimizer: Optimizer, batch: Batch) -> None:
-    """Compute the gradients of a step, part by part."""
-    parts: Iterable[Batch] = [batch]
+def _backward(
+    model: nn.Module, optimizer: Optimizer, batch: Batch, piece: int | None = None
+) -> None:
+    """Compute the gradients of a step: part by part, or piece by piece."""
     if isinstance(optimizer, DropMuon) and optimizer.parts > 1:
-        parts = optimizer.split(*batch)
-    for inputs, targets in parts:
-        F.cross_entropy(model(inputs), targets).backward()
+        for inputs, targets in optimizer.split(*batch):
+            F.cross_entropy(model(inputs), targets).backward()
+        return
+    count = len(batch[0])
+    pieces = -(-count // (piece or count))
+    for inputs, targets in zip(*(each.tensor_split(pieces) for each in batch), strict=True):
+        loss = F.cross_entropy(model(inputs), targets)
+        (loss * (len(inputs) / count) if pieces > 1 else loss).backward()

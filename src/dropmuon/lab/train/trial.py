@@ -69,6 +69,7 @@ class Trial:
             initial,
             lambda model: method.optimizer(model, shared, planned),
             method.updates_per_batch,
+            config.piece,
             known,
         )
         self._settings = method.settings(shared)
@@ -123,7 +124,8 @@ class Trial:
             start = time.perf_counter()
             self._set_rates(following.cost)
             batch = self.feed.batch(self.step)
-            train_step(self.model, self.optimizer, batch, self.method.updates_per_batch)
+            updates, piece = self.method.updates_per_batch, self._config.piece
+            train_step(self.model, self.optimizer, batch, updates, piece)
             self._synchronize()
             self.seconds += time.perf_counter() - start
             self.step += 1
