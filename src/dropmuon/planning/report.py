@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dropmuon.planning.bounds import report as by_bounds
+from dropmuon.planning.bounds import comparison as by_bounds
 from dropmuon.planning.gains import CAUTION, DOUBT, QUALITY
 from dropmuon.planning.noise import LEAST_STEPS
 from dropmuon.text import aligned
