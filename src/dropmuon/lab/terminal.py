@@ -22,7 +22,7 @@ from dropmuon.lab.analysis.series import Split, Unit
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import Evaluation
 from dropmuon.lab.watch import Watcher
-from dropmuon.text import duration
+from dropmuon.output import duration
 
 __all__ = ["Display", "costs_table", "targets_table"]
 

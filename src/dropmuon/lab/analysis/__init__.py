@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from dropmuon.files import write_json, write_text
 from dropmuon.lab.analysis import wording
 from dropmuon.lab.analysis.metrics import Final, Speedup, finals, speedups
 from dropmuon.lab.analysis.series import (
@@ -22,6 +21,7 @@ from dropmuon.lab.analysis.series import (
     trials,
 )
 from dropmuon.lab.run import Evaluation, RunDirectory, methods_in
+from dropmuon.output import write_json, write_text
 
 __all__ = ["Load", "Results", "headline", "summarize", "verdict", "write_results"]
 

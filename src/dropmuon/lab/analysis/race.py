@@ -11,12 +11,12 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from dropmuon.files import write_json, write_text
 from dropmuon.lab.analysis.equal_quality import Distance, Points, distances, fitted
 from dropmuon.lab.analysis.metrics import Spread
 from dropmuon.lab.analysis.series import UNITS, Unit, clock, trials
 from dropmuon.lab.ladder import RaceDirectory
 from dropmuon.lab.run import Evaluation
+from dropmuon.output import write_json, write_text
 
 __all__ = ["MEASURES", "Gap", "Measure", "Place", "RaceResults", "summarize_race", "write_race"]
 

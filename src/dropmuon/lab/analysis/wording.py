@@ -9,7 +9,7 @@ from typing import Any, Literal
 from dropmuon.lab.analysis.equal_budget import Task, TunedMethod
 from dropmuon.lab.analysis.metrics import Final, Speedup
 from dropmuon.lab.analysis.series import Unit
-from dropmuon.text import duration
+from dropmuon.output import duration
 
 __all__ = [
     "SAME",

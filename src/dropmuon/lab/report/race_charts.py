@@ -12,7 +12,7 @@ from markupsafe import Markup
 from dropmuon.lab.analysis import race_wording, wording
 from dropmuon.lab.analysis.race import MEASURES, Gap, Measure, Place, RaceResults
 from dropmuon.lab.analysis.series import UNITS, Unit
-from dropmuon.lab.report.svg import FORMATS, Frame, explained, short, tag
+from dropmuon.lab.report.drawing import FORMATS, Frame, explained, short, tag
 
 __all__ = ["RacePicture"]
 

@@ -8,15 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dropmuon.files import write_text
 from dropmuon.lab.analysis import race_wording, summarize, wording
 from dropmuon.lab.analysis.race import MEASURES, Measure, RaceResults, summarize_race
 from dropmuon.lab.analysis.series import SPLITS, UNITS, Unit
 from dropmuon.lab.ladder import RaceDirectory
+from dropmuon.lab.report.drawing import COLORS, Palette
 from dropmuon.lab.report.page import Section, busy, template
-from dropmuon.lab.report.palette import COLORS, Palette
 from dropmuon.lab.report.race_charts import RacePicture
 from dropmuon.lab.report.run_charts import RunCharts
+from dropmuon.output import write_text
 
 __all__ = ["write_picture", "write_race_report"]
 

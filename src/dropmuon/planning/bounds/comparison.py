@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from dropmuon import theory
+from dropmuon.output import aligned
 from dropmuon.planning.bounds.candidates import (
     Predictor,
     applicable_regime,
@@ -23,7 +24,6 @@ from dropmuon.planning.options import Option
 from dropmuon.samplers import Progressive
 from dropmuon.samplers.base import FloatArray
 from dropmuon.step.rules import Generalized, Smooth, StepRule
-from dropmuon.text import aligned
 from dropmuon.theory.complexity import Regime
 
 __all__ = ["Bounds", "best_of", "caveats", "columns", "condition", "options", "verdict"]

@@ -1,4 +1,4 @@
-"""The allocator's setting: harmless wherever it is called."""
+"""The setting of the allocator, by which times are steadier: harmless wherever it is called."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from dropmuon.lab.train.machine import keep_freed_memory
+from dropmuon.lab.train.meter import keep_freed_memory
 
 
 def test_freed_memory_is_kept_only_where_the_allocator_knows_how() -> None:
