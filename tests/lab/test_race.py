@@ -235,7 +235,7 @@ def test_cells_are_never_cut(tmp_path: Path, width: int) -> None:
     race = write_race(tmp_path / "race")
     file = io.StringIO()
     console = Console(file=file, width=width, color_system=None)
-    console.print(race_table(summarize_race(race), race.settings))
+    console.print(race_table(summarize_race(race)))
     assert "…" not in file.getvalue()
     assert all(len(line) <= width for line in file.getvalue().splitlines())
 

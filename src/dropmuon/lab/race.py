@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -214,8 +214,8 @@ class RaceDisplay(Display):
 
 def conclude_race(race: RaceDirectory, *, terminal: bool) -> None:
     """Write results, page and picture; print sentence and table to a terminal, else CSV."""
-    results, settings = summarize_race(race), race.settings
-    verdict = race_wording.verdict_of_race(results, settings)
+    results = summarize_race(race)
+    verdict = race_wording.verdict_of_race(results, race.settings)
     write_race(race, results, verdict)
     write_picture(race, race.path / "picture.svg")
     report = race.path / "report.html"
@@ -227,17 +227,17 @@ def conclude_race(race: RaceDirectory, *, terminal: bool) -> None:
     console.print(Text(verdict, style="bold"))
     if results.places:
         console.print()
-        console.print(race_table(results, settings))
+        console.print(race_table(results))
     console.print(Text(str(report), style="dim"), soft_wrap=True)
 
 
-def race_table(results: RaceResults, settings: Mapping[str, Any]) -> Table:
+def race_table(results: RaceResults) -> Table:
     """Return qualities at the budget of the headline, and how much the baseline needs for them.
 
     The row of the baseline has its costs.
     """
     where, base = race_wording.budget(results.rung), results.baseline
-    loss, accuracy = (race_wording.measure_name(measure, settings) for measure in MEASURES)
+    loss, accuracy = (race_wording.measure_name(measure, results) for measure in MEASURES)
     table = Table(
         title=Text(f"At {where}, and how many times the cost {base} needs for the same quality"),
         title_justify="left",
@@ -250,16 +250,16 @@ def race_table(results: RaceResults, settings: Mapping[str, Any]) -> Table:
         table.add_column(Text(name), justify="right", overflow="fold")
     for method in results.methods:
         style = "dim" if method == base else None
-        cells = [method, *_qualities(results, settings, method), *_costs(results, method)]
+        cells = [method, *_qualities(results, method), *_costs(results, method)]
         table.add_row(*(Text(cell) for cell in cells), style=style)
     return table
 
 
-def _qualities(results: RaceResults, settings: Mapping[str, Any], method: str) -> Iterator[str]:
+def _qualities(results: RaceResults, method: str) -> Iterator[str]:
     place = results.place(method)
     for measure in MEASURES:
         spread = place.spread(measure) if place else None
-        yield race_wording.quality(spread.mean if spread else None, measure, settings)
+        yield race_wording.quality(spread.mean if spread else None, measure)
 
 
 def _costs(results: RaceResults, method: str) -> Iterator[str]:

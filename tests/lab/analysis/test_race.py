@@ -14,6 +14,7 @@ from dropmuon.lab.analysis.equal_quality import Distance
 from dropmuon.lab.analysis.race import RaceResults, summarize_race, write_race
 from dropmuon.lab.analysis.race_wording import (
     distance,
+    measure_name,
     quality,
     race_standing,
     second,
@@ -107,7 +108,7 @@ def test_an_unfinished_rung_takes_no_part(tmp_path: Path) -> None:
     assert results.gaps == ()
     said = verdict_of_race(results, race.settings)
     assert said == "Nothing to compare yet: 1 of 5 budgets finished, 2 needed."
-    assert second(results, race.settings) == ""
+    assert second(results) == ""
     nothing = summarize_race(synthetic(tmp_path / "none", finished=0))
     assert (nothing.places, nothing.headline, nothing.rung) == ((), None, 1.0)
 
@@ -196,7 +197,7 @@ def test_a_draw_is_no_win(tmp_path: Path) -> None:
 
 
 def test_bits_per_byte_are_named_after_their_number(tmp_path: Path) -> None:
-    said = verdict(tmp_path / "race", model="gpt")
+    said = verdict(tmp_path / "race", dataset="shakespeare", model="cnn")
     assert re.search(r"the operations to reach its 0\.\d\d\d bits per byte; this holds", said)
 
 
@@ -205,21 +206,31 @@ def test_a_method_that_ran_alone_has_no_rival(tmp_path: Path) -> None:
     assert said == "full ran alone; there is nothing to race against."
 
 
-def test_the_second_sentence_has_the_other_measure_unit_and_finals(
-    results: RaceResults, race: RaceDirectory
-) -> None:
-    said = second(results, race.settings)
+def test_the_second_sentence_has_the_other_measure_unit_and_finals(results: RaceResults) -> None:
+    said = second(results)
     assert said.startswith("In seconds it is 1.")
     assert "for the same test accuracy 1." in said
     assert "At the whole budget drop-muon:parts-4 has test loss 0.4" in said
     assert said.endswith(" %).")
 
 
-def test_losses_on_bytes_are_in_bits() -> None:
-    assert quality(math.log(2), "loss", {"model": "gpt"}) == "1.000"
-    assert quality(1.0, "loss", {"model": "cnn"}) == "1.000"
-    assert quality(0.5, "accuracy", {"model": "gpt"}) == "50.0 %"
-    assert quality(None, "loss", {}) == "–"
+def test_losses_are_in_bits_where_evaluations_record_them(tmp_path: Path) -> None:
+    race = synthetic(tmp_path / "text", dataset="shakespeare", diverged=(FASTER,), noise=0.0)
+    text = summarize_race(race)
+    assert (text.in_bits, measure_name("loss", text)) == (True, "bits per byte")
+    assert text.place("full").loss.mean == pytest.approx(loss_at(1.0) / math.log(2))
+    assert text.place(FASTER).loss.greatest == pytest.approx(loss_at(0.8 * 0.5) / math.log(2))
+    write_race(race, text, "")
+    assert ",seconds,test_bits_per_byte," in (race.path / "results.csv").read_text()
+    other = summarize_race(synthetic(tmp_path / "images", model="gpt", noise=0.0))
+    assert (other.in_bits, measure_name("loss", other)) == (False, "test loss")
+    assert other.place("full").loss.mean == pytest.approx(loss_at(1.0))
+
+
+def test_qualities_as_text() -> None:
+    assert quality(1.23456, "loss") == "1.235"
+    assert quality(0.5, "accuracy") == "50.0 %"
+    assert quality(None, "loss") == "–"
 
 
 @pytest.mark.parametrize(
@@ -247,10 +258,10 @@ def test_distances_in_words(given: Distance, text: str, standing: str) -> None:
     assert race_standing(given) == standing
 
 
-def test_a_gap_is_explained_in_a_sentence(results: RaceResults, race: RaceDirectory) -> None:
+def test_a_gap_is_explained_in_a_sentence(results: RaceResults) -> None:
     gap = results.gap(FASTER, "accuracy", "seconds", 0.7)
     assert gap is not None
-    said = tip(gap, "full", race.settings)
+    said = tip(gap, results)
     assert said.startswith("full needs 1.")
     assert said.endswith("that drop-muon:parts-4 reaches at 0.7 times the budget")
     assert "the time for the test accuracy of 8" in said

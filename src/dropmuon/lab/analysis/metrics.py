@@ -64,6 +64,11 @@ class Spread:
     least: float
     greatest: float
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return that of one value per seed."""
+        return cls(float(np.mean(values)), min(values), max(values))
+
 
 @dataclass(frozen=True)
 class Final:
@@ -177,8 +182,8 @@ def _final(method: str, of_seed: Mapping[int, list[Evaluation]]) -> Final:
         method=method,
         seeds=len(last),
         steps=max(each.step for each in last),
-        train=_spread([each.train_accuracy for each in last]),
-        test=_spread([each.test_accuracy for each in last]),
+        train=Spread.of([each.train_accuracy for each in last]),
+        test=Spread.of([each.test_accuracy for each in last]),
         seconds=float(np.mean([each.seconds for each in last])),
         operations=float(np.mean([each.operations for each in last])),
         seconds_per_step=_mean(_known(_per_step(each, "seconds") for each in last)),
@@ -209,7 +214,3 @@ def _known(values: Iterable[float | None]) -> list[float]:
 def _mean(values: Iterable[float]) -> float | None:
     known = list(values)
     return float(np.mean(known)) if known else None
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(float(np.mean(values)), min(values), max(values))

@@ -75,7 +75,7 @@ class _RacePage:
     @cached_property
     def picture(self) -> RacePicture:
         """Quality against cost."""
-        return RacePicture(self.results, self.settings, self.css)
+        return RacePicture(self.results, self.css)
 
     @cached_property
     def run(self) -> Section | None:
@@ -110,7 +110,7 @@ class _RacePage:
     @property
     def second(self) -> str:
         """The same distance in the other unit and the other measure."""
-        return race_wording.second(self.results, self.settings)
+        return race_wording.second(self.results)
 
     @property
     def standing(self) -> str:
@@ -205,10 +205,10 @@ class _RacePage:
         return "one seed, no interval" if len(self.results.seeds) == 1 else "a bound"
 
     def _quality(self, value: float, measure: Measure) -> str:
-        return race_wording.quality(value, measure, self.settings)
+        return race_wording.quality(value, measure)
 
     def _name(self, measure: Measure) -> str:
-        return race_wording.measure_name(measure, self.settings)
+        return race_wording.measure_name(measure, self.results)
 
     def _cautions(self) -> Iterator[str]:
         results, seeds = self.results, len(self.results.seeds)
