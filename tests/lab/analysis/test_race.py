@@ -167,6 +167,20 @@ def test_a_win_that_time_does_not_confirm_says_so(tmp_path: Path) -> None:
     assert said.endswith("; this does not hold in seconds.")
 
 
+def test_a_lower_bound_below_1_decides_nothing(tmp_path: Path) -> None:
+    """In seconds the baseline, which ends at 1.4, needs more than 1.4 / 1.8 = 0.78 times."""
+    speeds = {"full": 1.0, "new": 1.8}
+    race = synthetic(tmp_path / "race", speeds, ladder=(0.7, 1.0, 1.4), clocks={"new": 1.8})
+    results = summarize_race(race)
+    gap = results.gap("new", unit="seconds")
+    assert gap.distance.ratio is None
+    assert gap.distance.least < 1
+    said = verdict_of_race(results, race.settings)
+    assert said.startswith("new won: full needs more than 1.4")
+    assert "does not hold" not in said
+    assert "; this is undecided in seconds, where only a bound is known, and holds" in said
+
+
 def test_a_win_at_one_budget_only_says_so(tmp_path: Path) -> None:
     race = synthetic(tmp_path / "race", {"full": 1.0, "new": 1.5}, noise=0.0)
     for rung in (0.5, 0.7):

@@ -155,19 +155,23 @@ def _limits(gap: Gap, results: RaceResults, settings: Mapping[str, Any]) -> str:
         for standing in _STANDINGS
         if standing != own and (places := _where(standing, gap, results))
     }
+    open_places = _where("open", gap, results)
     if apart and own == "same":
         words = {"sooner": "ahead", "later": "behind"}
         said = [f"{words[standing]} {places}" for standing, places in apart.items()]
         return f"{gap.method} is {' and '.join(said)}"
     if apart:
-        return f"this does not hold {' or '.join(apart.values())}"
+        undecided = f", and is undecided {open_places}" if open_places else ""
+        return f"this does not hold {' or '.join(apart.values())}{undecided}"
+    if open_places and own != "same":
+        return f"this is undecided {open_places}, where only a bound is known, and holds elsewhere"
     ends = f"{results.finished[0]:g} to {results.finished[-1]:g} times the budget"
     size, is_varied = settings.get("batch_size"), any("@" in name for name in results.methods)
     batch = f", and other batches than {size} were not tried" if size and not is_varied else ""
     return f"this holds from {ends}, in both measures and both units{batch}"
 
 
-def _where(standing: Standing, gap: Gap, results: RaceResults) -> str:
+def _where(standing: Standing | Literal["open"], gap: Gap, results: RaceResults) -> str:
     """Return at which budgets, in which unit and in which measure this is the outcome."""
     rungs = [
         f"{rung:g}"
@@ -184,8 +188,12 @@ def _where(standing: Standing, gap: Gap, results: RaceResults) -> str:
     return _listed(places, "or") if places else ""
 
 
-def _is(standing: Standing, gap: Gap | None) -> bool:
-    return gap is not None and race_standing(gap.distance) == standing
+def _is(standing: Standing | Literal["open"], gap: Gap | None) -> bool:
+    if gap is None:
+        return False
+    found = race_standing(gap.distance)
+    is_open = found == "same" and gap.distance.ratio is None
+    return is_open if standing == "open" else found == standing and not is_open
 
 
 def _goal(gap: Gap, results: RaceResults) -> str:
