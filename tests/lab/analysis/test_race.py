@@ -79,6 +79,17 @@ def test_the_headline_is_the_best_challenger_at_the_budget_of_one(results: RaceR
     assert (results.measure, results.unit) == ("loss", "operations")
 
 
+def test_bounds_do_not_choose_the_headline_but_quality_does(tmp_path: Path) -> None:
+    """At half the seconds, `quick` has the larger bound; `good` has the better loss."""
+    speeds = {"full": 1.0, "quick": 2.5, "good": 4.0, "exact": 0.9}
+    race = synthetic(tmp_path / "race", speeds, noise=0.0, clocks={"quick": 0.5}, budget="seconds")
+    results = summarize_race(race)
+    quick, good = (results.gap(method).distance for method in ("quick", "good"))
+    assert quick.ratio is good.ratio is None
+    assert quick.least > good.least
+    assert results.headline.method == "good"
+
+
 def test_beyond_the_ladder_the_gap_is_a_bound(results: RaceResults) -> None:
     top = results.gap(FASTER, rung=2.0).distance
     assert (top.ratio, top.least, top.most) == (None, pytest.approx(1.0), math.inf)

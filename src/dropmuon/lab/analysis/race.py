@@ -135,10 +135,23 @@ class RaceResults:
 
     @property
     def headline(self) -> Gap | None:
-        """The distance of the best challenger at the budget of the headline."""
+        """The distance of the best challenger at the budget of the headline.
+
+        Bounds compare only where they exclude each other. Of challengers whose order they leave
+        open, the best is the one with the best quality at the largest budget.
+        """
         others = [self.gap(method) for method in self.methods if method != self.baseline]
         known = [gap for gap in others if gap is not None]
-        return max(known, key=lambda gap: (gap.distance.least, gap.distance.most), default=None)
+        highest = max((gap.distance.least for gap in known), default=0.0)
+        leading = [gap for gap in known if gap.distance.most >= highest]
+        return max(leading, key=self._final_quality, default=None)
+
+    def _final_quality(self, gap: Gap) -> float:
+        place = self.place(gap.method, self.finished[-1])
+        spread = place and place.spread(self.measure)
+        if not spread:
+            return -math.inf
+        return -spread.mean if self.measure == "loss" else spread.mean
 
 
 def summarize_race(race: RaceDirectory) -> RaceResults:
