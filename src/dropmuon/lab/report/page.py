@@ -125,7 +125,7 @@ class Section:
 
     @property
     def second(self) -> str:
-        """A second sentence after the verdict: final accuracy, and how the other methods did."""
+        """A second sentence after the verdict: final quality, and how the other methods did."""
         found, own, base = self.headline, self.final, self.baseline_final
         if found is None or own is None or base is None:
             return ""
