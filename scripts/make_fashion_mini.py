@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.files import write_bytes
 from dropmuon.lab.data.cache import cache_directory, contents, fetch
 from dropmuon.lab.data.catalogue import find
 from dropmuon.lab.data.tensors import Pictures, idx
+from dropmuon.output import write_bytes
 
 TRAIN_PER_CLASS = 700
 TEST_PER_CLASS = 200

@@ -17,11 +17,11 @@ from dropmuon.backward.flags import Flags, can_truncate
 from dropmuon.backward.parts import InParts, Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
 from dropmuon.checks import nonnegative_number, warn, whole_number
+from dropmuon.model.forward import Work
 from dropmuon.model.groups import make_groups, read_groups
 from dropmuon.model.layers import By
 from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
-from dropmuon.model.work import Work
 from dropmuon.samplers.base import ActiveSet, active_set
 from dropmuon.step.adaptation import Adaptation
 from dropmuon.step.draws import Draws, joined

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,14 @@ def write_run(
             trial = _trial(method, seed, epochs, shift, rng)
             for evaluation in trial[: (stop or {}).get((method, seed), len(trial))]:
                 run.append(evaluation)
+    return run
+
+
+def in_bits(run: RunDirectory) -> RunDirectory:
+    """The same run, as if its losses were of text."""
+    found = list(run.evaluations())
+    bits = (replace(e, test_bits_per_byte=(e.test_loss or 0.0) / math.log(2)) for e in found)
+    run.rewrite(bits)
     return run
 
 

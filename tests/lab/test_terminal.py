@@ -15,7 +15,7 @@ from dropmuon.lab.analysis.series import SPLITS, UNITS
 from dropmuon.lab.config import Config
 from dropmuon.lab.report import conclude
 from dropmuon.lab.run import Evaluation, RunDirectory
-from tests.lab.synthetic_runs import METHODS, write_run
+from tests.lab.synthetic_runs import METHODS, in_bits, write_run
 
 
 @pytest.fixture(scope="module")
@@ -88,12 +88,14 @@ def test_tables_hold_costs_times_ratios_intervals_and_misses(run):
     summary = analysis.summarize(run)
     costs = {row[0]: row[1:] for row in cells(terminal.costs_table(summary))}
     muon, adamw = summary.final("muon"), summary.final("adamw")
-    assert costs["muon (baseline)"][2:] == [
+    assert adamw is not None
+    assert costs["muon (baseline)"][3:] == [
         wording.duration(muon.seconds),
         wording.operations(muon.operations),
         wording.duration(muon.seconds_per_step),
     ]
     assert costs["adamw"] == [
+        wording.loss(adamw),
         wording.percent(adamw.train.mean),
         wording.percent(adamw.test.mean),
         wording.share(adamw.seconds / muon.seconds),
@@ -112,6 +114,24 @@ def test_tables_hold_costs_times_ratios_intervals_and_misses(run):
     ]
     assert rows[3 * 5][3:] == ["baseline", "–", "3 of 3"]
     assert rows[-1] == ["", "adamw", "–", "–", "–", "0 of 3"]
+
+
+def test_text_has_bits_per_byte_in_place_of_accuracies(tmp_path):
+    run = in_bits(write_run(tmp_path / "text", methods=METHODS[:2]))
+    summary = analysis.summarize(run)
+    table = terminal.costs_table(summary)
+    header, muon, _ = cells(table)
+    assert header == ["method", "bits", "time", "operations", "step"]
+    assert muon[1] == f"{summary.final('muon').loss.mean:.3f}"
+    assert "bits per byte" in str(table.title)
+
+
+def test_what_is_printed_last_has_the_final_losses(run, capsys):
+    conclude(run, terminal=True)
+    printed = " ".join(capsys.readouterr().out.split())
+    said = analysis.comparison(analysis.summarize(run))
+    assert said.startswith("Its final test loss is 0.")
+    assert said in printed
 
 
 def test_nothing_is_cut_at_80_columns(tmp_path):
@@ -175,5 +195,5 @@ def test_an_interrupted_run_has_rows_for_what_it_has(tmp_path):
 def test_a_run_without_evaluations_has_empty_rows(tmp_path):
     run = write_run(tmp_path / "empty", stop={(m, s): 0 for m in METHODS for s in range(3)})
     summary = analysis.summarize(run)
-    assert cells(terminal.costs_table(summary))[1] == ["muon (baseline)", *"–––––"]
+    assert cells(terminal.costs_table(summary))[1] == ["muon (baseline)", *"––––––"]
     assert cells(terminal.targets_table(summary))[1] == ["60 %", "muon", *"––––"]

@@ -18,7 +18,7 @@ from dropmuon.norms import (
     Spectral,
     orthogonalize,
 )
-from dropmuon.norms.newton_schulz import CUBIC, JORDAN
+from dropmuon.norms.numerics import CUBIC, JORDAN
 from tests.norms.singular_values import (
     literal_newton_schulz,
     polar_factor,

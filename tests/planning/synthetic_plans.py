@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dropmuon.planning import MeasuredCosts, NoiseEstimate, Plan, SmoothnessEstimate
-from dropmuon.planning.bounds.active_sets import planned_sets
 from dropmuon.planning.bounds.comparison import Bounds
 from dropmuon.planning.bounds.estimated_smoothness import summarize
+from dropmuon.planning.bounds.probe import planned_sets
 from dropmuon.planning.timing import Timings
 from dropmuon.samplers.base import ActiveSet, FloatArray
 from dropmuon.theory import Regime, StepCosts

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from dropmuon.theory.complexity import Regime, iterations_generalized, smooth_weights
 from dropmuon.theory.costs import Costs, cost_of_set, expected_cost
-from dropmuon.theory.linear_programs import solve_covering_program
 from dropmuon.theory.partitions import (
     TauFamily,
     best_tau,
@@ -22,6 +21,7 @@ from dropmuon.theory.partitions import (
     optimal_partition,
     same_position_blocks,
 )
+from dropmuon.theory.progressive import solve_covering_program
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
 from tests.theory.progressive_instances import Array, amounts, simplex, step_costs
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
-from dropmuon.cli import compare, data, plan, race, sweep
+from dropmuon.cli import compare, data, plan, sweep
 from dropmuon.version import __version__
 
 __all__ = ["main"]
@@ -86,6 +86,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="command")
-    for command in (compare, race, sweep, plan, data):
+    for command in (compare, sweep, plan, data):
         command.add(commands)
     return parser

@@ -1,4 +1,4 @@
-"""`dropmuon compare | reproduce`: train with several methods side by side; `report` on runs."""
+"""`dropmuon compare | reproduce | race`: train with methods side by side; `report` on runs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dropmuon.checks import import_extra
 from dropmuon.lab.settings import Settings, readable
 
-__all__ = ["METHODS", "add", "add_settings", "given", "numbers"]
+__all__ = ["add"]
 
 _INTERRUPTED = 130
-METHODS = (
+_METHODS = (
     "methods: full (all layers at every step, the baseline); drop-muon:KIND with uniform, linear, "
     "quadratic, exponential, epoch-shift, adaptive, planned, nice-TAU, submodel-TAU, "
     "random-subset, turns-R, parts-M, parts-M:1/4 or parts-M:KIND; torch-muon (torch.optim.Muon "
@@ -27,31 +28,52 @@ _APART = frozenset({"lr", "options", "scale"})
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the three commands."""
+    """Add the four commands."""
     compare = commands.add_parser(
         "compare",
         help="train with several methods side by side and see which is fastest",
         description="Train with several methods side by side and see which is fastest. Without "
         "arguments: all layers at every step and two kinds of Drop-Muon, on the embedded data, "
         "at equal cost.",
-        epilog=METHODS,
+        epilog=_METHODS,
     )
     compare.add_argument("--config", type=Path, help="settings in a YAML, TOML or JSON file")
-    add_settings(compare, fields(Settings))
+    _add_settings(compare, fields(Settings))
     compare.set_defaults(run=_compare)
-    reproduce = commands.add_parser("reproduce", help="the paper's experiments", epilog=METHODS)
+    reproduce = commands.add_parser("reproduce", help="the paper's experiments", epilog=_METHODS)
     reproduce.add_argument("experiment", help="mnist, fashion-mnist, cifar10 or all")
     reproduce.add_argument("--scale", type=float, default=1.0, help="shrinks channels and epochs")
-    add_settings(reproduce, [each for each in fields(Settings) if not each.metadata["task"]])
+    _add_settings(reproduce, [each for each in fields(Settings) if not each.metadata["task"]])
     reproduce.set_defaults(run=_reproduce)
     report = commands.add_parser("report", help="write one page about a race, or about runs")
     report.add_argument("runs", nargs="+", type=Path, metavar="DIR")
     report.add_argument("--out", type=Path, help="default: report.html, in DIR for a race")
     report.set_defaults(run=_report)
+    _add_race(commands)
 
 
-def add_settings(parser: argparse.ArgumentParser, settings: Sequence[Field[Any]]) -> None:
-    """Add an option per setting, and the other options of both commands."""
+def _add_race(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "race",
+        help="compare methods at a ladder of budgets: how much faster at equal quality",
+        description="Train with several methods at a ladder of budgets, and see how many times "
+        "the cost the baseline needs for the quality that another method reaches.",
+        epilog=_METHODS,
+    )
+    parser.add_argument(
+        "--config", type=Path, help="settings in a YAML, TOML or JSON file, or a race.json"
+    )
+    parser.add_argument(
+        "--ladder",
+        type=_numbers,
+        help="budgets as multiples of --epochs, ascending; default: 0.5,0.7,1,1.4,2",
+    )
+    _add_settings(parser, fields(Settings))
+    parser.set_defaults(run=_race)
+
+
+def _add_settings(parser: argparse.ArgumentParser, settings: Sequence[Field[Any]]) -> None:
+    """Add an option per setting, and the other options of all commands that train."""
     for each in settings:
         flag, meaning = f"--{each.name.replace('_', '-')}", each.metadata["meaning"]
         if each.name == "lr":
@@ -78,7 +100,7 @@ def _compare(options: argparse.Namespace) -> int:
         settings = import_extra("dropmuon.lab.run", "lab").RunDirectory(options.out).config
     else:
         settings = {} if options.config is None else config.read_settings(options.config)
-    chosen = config.Config.of(settings | given(options, settings.get("options")))
+    chosen = config.Config.of(settings | _given(options, settings.get("options")))
     out = options.out or Path("runs") / f"{chosen.dataset}-{datetime.now():%Y%m%d-%H%M%S}"
     return _run(chosen, out, options, resume=options.resume)
 
@@ -89,7 +111,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     names = list(config.EXPERIMENTS) if everything else [options.experiment]
     for name in names:
         paper = config.experiment(name, options.scale)
-        chosen = paper.changed(given(options, paper.options))
+        chosen = paper.changed(_given(options, paper.options))
         out = Path("runs") / "paper" / name
         if options.out is not None:
             out = options.out / name if everything else options.out
@@ -142,7 +164,7 @@ def _watchers(out: Path, names: list[str]) -> Any:
     return watch.Watchers(watchers)
 
 
-def given(
+def _given(
     options: argparse.Namespace, of_methods: Mapping[str, Mapping[str, Any]] | None
 ) -> dict[str, Any]:
     """Return the settings that were given on the command line."""
@@ -170,7 +192,7 @@ def _reader(setting: Field[Any]) -> Callable[[str], Any]:
         "float": float,
         "tuple[str, ...]": _names,
         "tuple[int, ...]": _whole_numbers,
-        "tuple[float, ...]": numbers,
+        "tuple[float, ...]": _numbers,
     }
     return readers[str(setting.type)]
 
@@ -188,7 +210,7 @@ def _whole_numbers(text: str) -> list[int]:
     return [int(each) for each in _parsed(text, int, "whole numbers such as 1,2,3")]
 
 
-def numbers(text: str) -> list[float]:
+def _numbers(text: str) -> list[float]:
     """Return the numbers of a comma-separated argument."""
     return [float(each) for each in _parsed(text, float, "numbers such as 60,70.5")]
 
@@ -208,3 +230,66 @@ def _number(text: str, argument: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"{argument} must be a number or METHOD=number, got {text!r}") from None
+
+
+def _race(options: argparse.Namespace) -> int:
+    config = import_extra("dropmuon.lab.config", "lab")
+    ladder = import_extra("dropmuon.lab.ladder", "lab")
+    settings, rungs = _began_with(options, config, ladder)
+    rungs = ladder.checked_ladder(rungs if options.ladder is None else options.ladder)
+    chosen = config.Config.of(settings | _given(options, settings.get("options")))
+    out = options.out or Path("runs") / f"race-{chosen.dataset}-{datetime.now():%Y%m%d-%H%M%S}"
+    race = import_extra("dropmuon.lab.race", "lab")
+    progress = race.Progress(rungs, _say)
+    try:
+        race.race(
+            chosen,
+            out,
+            ladder=rungs,
+            resume=options.resume,
+            progress=progress,
+            watcher_of=_rung_watchers(options.logger, race, progress),
+            compare=_comparison(options, out),
+        )
+        code = 0
+    except KeyboardInterrupt:
+        if not ladder.RaceDirectory(out).exists():
+            raise
+        print(
+            f"dropmuon: stopped; continue with: dropmuon race --resume --out {out}",
+            file=sys.stderr,
+        )
+        code = _INTERRUPTED
+    race.conclude_race(ladder.RaceDirectory(out), terminal=sys.stdout.isatty())
+    return code
+
+
+def _began_with(options: argparse.Namespace, config: Any, ladder: Any) -> tuple[Any, Any]:
+    """Return settings and ladder of the race to resume, of the file given, or the defaults."""
+    if options.resume:
+        if options.out is None:
+            raise ValueError("--resume needs --out, the directory of the race to continue")
+        race = ladder.RaceDirectory(options.out)
+        return race.settings, race.ladder
+    found = {} if options.config is None else config.read_settings(options.config)
+    if "ladder" in found:
+        return found.get("settings", {}), found["ladder"]
+    return found, ladder.LADDER
+
+
+def _comparison(options: argparse.Namespace, out: Path) -> Any:
+    """Return what runs a rung; all rungs share a cache of tuned settings, if any are tuned."""
+    compare = import_extra("dropmuon.lab.train.compare", "lab").compare
+    return partial(compare, tuning=options.tune_cache or out / "tuning")
+
+
+def _rung_watchers(names: list[str], race: Any, progress: Any) -> Callable[[Path], Any]:
+    """Return a function that makes the loggers of a rung, and its display on a terminal."""
+    watch = import_extra("dropmuon.lab.watch", "lab")
+    console = import_extra("rich.console", "lab").Console(stderr=True)
+    display = [race.RaceDisplay(console, progress)] if console.is_terminal else []
+    return lambda path: watch.Watchers([*(watch.logger_named(n, path) for n in names), *display])
+
+
+def _say(line: str) -> None:
+    print(f"dropmuon: {line}", file=sys.stderr)

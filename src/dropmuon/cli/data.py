@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from dropmuon.checks import import_extra
-from dropmuon.text import aligned
+from dropmuon.output import aligned
 
 __all__ = ["add"]
 

@@ -17,8 +17,7 @@ from dropmuon.checks import unknown_name, whole_number
 from dropmuon.lab import data
 from dropmuon.lab.methods import BASELINES, LARGEST_LR, Method, method_named
 from dropmuon.lab.models import family_of
-from dropmuon.lab.schedules import RateSchedule
-from dropmuon.lab.settings import Settings
+from dropmuon.lab.settings import RateSchedule, Settings
 
 __all__ = ["EXPERIMENTS", "Config", "experiment", "read_settings"]
 

@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dropmuon.files import write_json
 from dropmuon.lab.run import RunDirectory
+from dropmuon.output import write_json
 
 __all__ = ["LADDER", "RaceDirectory", "checked_ladder"]
 

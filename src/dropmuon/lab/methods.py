@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from dropmuon import presets
 from dropmuon.checks import unknown_name, whole_number
-from dropmuon.lab import schedules
 from dropmuon.lab.kinds import PLANNED, PREFIX, kind_named, kind_names
 from dropmuon.lab.models import item_of
-from dropmuon.lab.schedules import RateSchedule
+from dropmuon.lab.settings import SCHEDULE_OPTIONS, RateSchedule
 from dropmuon.lab.torch_muon import TorchMuon
 from dropmuon.optimizer import DropMuon
 from dropmuon.samplers import Full, Sampler
@@ -27,6 +27,7 @@ __all__ = [
     "Method",
     "Optimizer",
     "Shared",
+    "drawing",
     "method_named",
     "method_names",
 ]
@@ -63,12 +64,15 @@ _OPTIONS = {
         {"adamw_lr", "betas", "momentum", "nesterov", "weight_decay", "adjust_lr_fn"}
     ),
 }
-_OF_THE_LAB = frozenset({"base", "lr", "batch_size", "tune_batch_size"}) | schedules.OPTIONS
+_OF_THE_LAB = frozenset({"base", "lr", "batch_size", "tune_batch_size"}) | SCHEDULE_OPTIONS
 """Options that every method has, and that are not arguments of its optimizer as they are."""
 
 _USUAL_LR = {"adamw": 1e-3, "sgd": 0.05, "scion": 0.02, "torch-muon": 0.02}
 """Learning rates of methods that do not share that of Drop-Muon; a config or `--lr NAME=VALUE`
 sets others."""
+
+
+_PROGRESSES = [step / 20 for step in range(21)]
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,39 @@ def method_names() -> list[str]:
     return ["full", *(f"{PREFIX}{kind}" for kind in kind_names()), *_OTHERS]
 
 
+def drawing(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the layers, and how likely each is the cutoff and moves as training progresses."""
+    if not isinstance(optimizer, DropMuon):
+        return {
+            "layers": [],
+            "optimizer": _text(optimizer),
+            "sampler": None,
+            "progress": [],
+            "cutoff": [],
+            "moves": [],
+        }
+    b = len(optimizer.layers)
+    marginals = [optimizer.sampler.marginals(b, progress) for progress in _PROGRESSES]
+    return {
+        "layers": list(optimizer.layers),
+        "optimizer": str(optimizer),
+        "sampler": repr(optimizer.sampler),
+        "parts": optimizer.parts,
+        "turns": optimizer.draws.turns,
+        "progress": _PROGRESSES,
+        "cutoff": [np.diff(F, prepend=0.0).clip(0.0).tolist() for F, _ in marginals],
+        "moves": [Q.tolist() for _, Q in marginals],
+    }
+
+
+def _text(optimizer: Optimizer) -> str:
+    """Return class and main settings of an optimizer that is not ours."""
+    if isinstance(optimizer, TorchMuon):
+        return f"{_text(optimizer.muon)} and {_text(optimizer.adamw)}"
+    settings = {k: v for k, v in optimizer.defaults.items() if k in {"lr", "momentum", "betas"}}
+    return f"{type(optimizer).__name__}({settings})"
+
+
 def _check_base(base: str) -> None:
     if base == "full" or base in _OTHERS:
         return
@@ -226,7 +263,7 @@ def _check_options(name: str, base: str, options: Mapping[str, Any]) -> None:
     if not isinstance(options.get("tune_batch_size", False), bool):
         given = options["tune_batch_size"]
         raise ValueError(f"tune_batch_size of method {name!r} must be true or false, got {given!r}")
-    if schedules.OPTIONS & set(options):
+    if SCHEDULE_OPTIONS & set(options):
         RateSchedule().changed(options)
 
 

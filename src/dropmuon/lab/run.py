@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dropmuon.files import write_json, write_text
+from dropmuon.output import write_json, write_text
 
 __all__ = ["Evaluation", "RunDirectory", "check_same", "finite", "methods_in", "try_lock"]
 

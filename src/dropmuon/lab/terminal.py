@@ -22,7 +22,7 @@ from dropmuon.lab.analysis.series import Split, Unit
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import Evaluation
 from dropmuon.lab.watch import Watcher
-from dropmuon.text import duration
+from dropmuon.output import duration
 
 __all__ = ["Display", "costs_table", "targets_table"]
 
@@ -114,16 +114,20 @@ class Display(Watcher):
 
 
 def costs_table(results: Results) -> Table:
-    """Return a table of the final accuracy and cost of every method."""
-    title = f"Final accuracy and cost; percentages are relative to {results.baseline}"
-    shown = _table(title, ["method", "train", "test", "time", "operations", "step"], left=1)
+    """Return a table of the final quality and cost of every method; text has bits per byte only."""
+    what = "bits per byte" if results.in_bits else "test loss, accuracy"
+    title = f"Final {what} and cost; percentages are relative to {results.baseline}"
+    quality = ["bits"] if results.in_bits else ["loss", "train", "test"]
+    shown = _table(title, ["method", *quality, "time", "operations", "step"], left=1)
     if results.unfinished:
         note = f"{len(results.unfinished)} of {results.planned} trials are unfinished"
         shown.caption = Text(note)
     for method in results.methods:
         base = method == results.baseline
         name = method + (" (baseline)" if base else "")
-        _add(shown, [name, *_costs(results.final(method), base)], dim=base)
+        final = results.final(method)
+        cells = _costs(final, base) if final else ["–"] * (len(quality) + 3)
+        _add(shown, [name, *cells], dim=base)
     return shown
 
 
@@ -157,15 +161,15 @@ class _Row:
     finished: int = 0
 
 
-def _costs(final: Final | None, baseline: bool) -> list[str]:
-    if final is None:
-        return ["–"] * 5
-    accuracies = [wording.percent(final.train.mean), wording.percent(final.test.mean)]
+def _costs(final: Final, baseline: bool) -> list[str]:
+    quality = [wording.loss(final)]
+    if not final.in_bits:
+        quality += [wording.percent(final.train.mean), wording.percent(final.test.mean)]
     if baseline:
         costs = [wording.duration(final.seconds), wording.operations(final.operations)]
-        return [*accuracies, *costs, wording.duration(final.seconds_per_step)]
+        return [*quality, *costs, wording.duration(final.seconds_per_step)]
     shares = (final.seconds_share, final.operations_share, final.step_seconds_share)
-    return [*accuracies, *(wording.share(each) for each in shares)]
+    return [*quality, *(wording.share(each) for each in shares)]
 
 
 def _reached(found: Speedup | None, baseline: bool) -> list[str]:

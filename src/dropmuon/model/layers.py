@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from dropmuon.checks import unknown_name, warn
-from dropmuon.model.order import first_uses
+from dropmuon.model.forward import first_uses
 from dropmuon.model.roster import Member, Roster
 
 __all__ = ["By", "model_layers", "numbered", "owner_label"]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dropmuon.backward.flags import Owner, wants_training
 from dropmuon.norms import AdamW, Norm
-from dropmuon.text import aligned, short_count
+from dropmuon.output import aligned, short_count
 
 __all__ = ["Member", "Roster"]
 

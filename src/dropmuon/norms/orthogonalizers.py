@@ -1,7 +1,7 @@
 """Orthogonalisers: singular values replaced by one, exactly or by iteration.
 
 `orthogonalize` is the entry point; the polynomials and products of the iterations are in
-`newton_schulz` and `polar_express`.
+`numerics`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ from torch import Tensor
 
 from dropmuon.checks import unknown_name, whole_number
 from dropmuon.norms.base import StableRepr
-from dropmuon.norms.newton_schulz import CUBIC, JORDAN, Polynomial, iterate, iterate_on_gram
-from dropmuon.norms.numerics import matmul_dtype, unit
-from dropmuon.norms.polar_express import polar_express_coefficients
+from dropmuon.norms.numerics import (
+    CUBIC,
+    JORDAN,
+    Polynomial,
+    iterate,
+    iterate_on_gram,
+    matmul_dtype,
+    polar_express_coefficients,
+    unit,
+)
 
 __all__ = [
     "ORTHOGONALIZERS",

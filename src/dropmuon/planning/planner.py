@@ -13,9 +13,9 @@ from torch import nn
 
 from dropmuon.checks import whole_number
 from dropmuon.planning import figure, report, storage
-from dropmuon.planning.bounds.active_sets import planned_sets
 from dropmuon.planning.bounds.comparison import Bounds
 from dropmuon.planning.bounds.estimated_smoothness import SmoothnessEstimate, estimate_smoothness
+from dropmuon.planning.bounds.probe import planned_sets
 from dropmuon.planning.gains import Gains, SmallerBatch
 from dropmuon.planning.measured_costs import MeasuredCosts, measure_costs
 from dropmuon.planning.noise import NoiseEstimate, measure_noise

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dropmuon.planning.bounds import report as by_bounds
+from dropmuon.output import aligned
+from dropmuon.planning.bounds import comparison as by_bounds
 from dropmuon.planning.gains import CAUTION, DOUBT, QUALITY
 from dropmuon.planning.noise import LEAST_STEPS
-from dropmuon.text import aligned
 
 if TYPE_CHECKING:
     from dropmuon.planning.planner import Plan

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dropmuon.checks import whole_number
-from dropmuon.files import write_json
+from dropmuon.output import write_json
 from dropmuon.planning.bounds.comparison import Bounds
 from dropmuon.planning.bounds.constants import check_confidence
 from dropmuon.planning.bounds.estimated_smoothness import SmoothnessEstimate, summarize

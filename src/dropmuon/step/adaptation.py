@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dropmuon.backward.noise import NoiseMeter
-from dropmuon.model.work import Work
+from dropmuon.model.forward import Work
 from dropmuon.samplers import Adaptive, Shares
 from dropmuon.samplers.base import FloatArray
 

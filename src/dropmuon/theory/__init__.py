@@ -41,11 +41,6 @@ from dropmuon.theory.generalized import (
     solve_generalized,
     solve_generalized_squared,
 )
-from dropmuon.theory.linear_programs import (
-    ProgramSolution,
-    solve_covering_program,
-    solve_linear_program,
-)
 from dropmuon.theory.partitions import (
     PartitionSolution,
     TauChoice,
@@ -56,9 +51,12 @@ from dropmuon.theory.partitions import (
     same_position_blocks,
 )
 from dropmuon.theory.progressive import (
+    ProgramSolution,
     full_update_is_optimal,
     optimal_progressive,
     progressive_cost,
+    solve_covering_program,
+    solve_linear_program,
 )
 from dropmuon.theory.shares import (
     SharesSolution,

@@ -14,6 +14,7 @@ from dropmuon.lab.analysis.equal_quality import Distance
 from dropmuon.lab.analysis.race import RaceResults, summarize_race, write_race
 from dropmuon.lab.analysis.race_wording import (
     distance,
+    measure_name,
     quality,
     race_standing,
     second,
@@ -78,6 +79,17 @@ def test_the_headline_is_the_best_challenger_at_the_budget_of_one(results: RaceR
     assert (results.measure, results.unit) == ("loss", "operations")
 
 
+def test_bounds_do_not_choose_the_headline_but_quality_does(tmp_path: Path) -> None:
+    """At half the seconds, `quick` has the larger bound; `good` has the better loss."""
+    speeds = {"full": 1.0, "quick": 2.5, "good": 4.0, "exact": 0.9}
+    race = synthetic(tmp_path / "race", speeds, noise=0.0, clocks={"quick": 0.5}, budget="seconds")
+    results = summarize_race(race)
+    quick, good = (results.gap(method).distance for method in ("quick", "good"))
+    assert quick.ratio is good.ratio is None
+    assert quick.least > good.least
+    assert results.headline.method == "good"
+
+
 def test_beyond_the_ladder_the_gap_is_a_bound(results: RaceResults) -> None:
     top = results.gap(FASTER, rung=2.0).distance
     assert (top.ratio, top.least, top.most) == (None, pytest.approx(1.0), math.inf)
@@ -107,7 +119,7 @@ def test_an_unfinished_rung_takes_no_part(tmp_path: Path) -> None:
     assert results.gaps == ()
     said = verdict_of_race(results, race.settings)
     assert said == "Nothing to compare yet: 1 of 5 budgets finished, 2 needed."
-    assert second(results, race.settings) == ""
+    assert second(results) == ""
     nothing = summarize_race(synthetic(tmp_path / "none", finished=0))
     assert (nothing.places, nothing.headline, nothing.rung) == ((), None, 1.0)
 
@@ -166,6 +178,20 @@ def test_a_win_that_time_does_not_confirm_says_so(tmp_path: Path) -> None:
     assert said.endswith("; this does not hold in seconds.")
 
 
+def test_a_lower_bound_below_1_decides_nothing(tmp_path: Path) -> None:
+    """In seconds the baseline, which ends at 1.4, needs more than 1.4 / 1.8 = 0.78 times."""
+    speeds = {"full": 1.0, "new": 1.8}
+    race = synthetic(tmp_path / "race", speeds, ladder=(0.7, 1.0, 1.4), clocks={"new": 1.8})
+    results = summarize_race(race)
+    gap = results.gap("new", unit="seconds")
+    assert gap.distance.ratio is None
+    assert gap.distance.least < 1
+    said = verdict_of_race(results, race.settings)
+    assert said.startswith("new won: full needs more than 1.4")
+    assert "does not hold" not in said
+    assert "; this is undecided in seconds, where only a bound is known, and holds" in said
+
+
 def test_a_win_at_one_budget_only_says_so(tmp_path: Path) -> None:
     race = synthetic(tmp_path / "race", {"full": 1.0, "new": 1.5}, noise=0.0)
     for rung in (0.5, 0.7):
@@ -196,7 +222,7 @@ def test_a_draw_is_no_win(tmp_path: Path) -> None:
 
 
 def test_bits_per_byte_are_named_after_their_number(tmp_path: Path) -> None:
-    said = verdict(tmp_path / "race", model="gpt")
+    said = verdict(tmp_path / "race", dataset="shakespeare", model="cnn")
     assert re.search(r"the operations to reach its 0\.\d\d\d bits per byte; this holds", said)
 
 
@@ -205,21 +231,31 @@ def test_a_method_that_ran_alone_has_no_rival(tmp_path: Path) -> None:
     assert said == "full ran alone; there is nothing to race against."
 
 
-def test_the_second_sentence_has_the_other_measure_unit_and_finals(
-    results: RaceResults, race: RaceDirectory
-) -> None:
-    said = second(results, race.settings)
+def test_the_second_sentence_has_the_other_measure_unit_and_finals(results: RaceResults) -> None:
+    said = second(results)
     assert said.startswith("In seconds it is 1.")
     assert "for the same test accuracy 1." in said
     assert "At the whole budget drop-muon:parts-4 has test loss 0.4" in said
     assert said.endswith(" %).")
 
 
-def test_losses_on_bytes_are_in_bits() -> None:
-    assert quality(math.log(2), "loss", {"model": "gpt"}) == "1.000"
-    assert quality(1.0, "loss", {"model": "cnn"}) == "1.000"
-    assert quality(0.5, "accuracy", {"model": "gpt"}) == "50.0 %"
-    assert quality(None, "loss", {}) == "–"
+def test_losses_are_in_bits_where_evaluations_record_them(tmp_path: Path) -> None:
+    race = synthetic(tmp_path / "text", dataset="shakespeare", diverged=(FASTER,), noise=0.0)
+    text = summarize_race(race)
+    assert (text.in_bits, measure_name("loss", text)) == (True, "bits per byte")
+    assert text.place("full").loss.mean == pytest.approx(loss_at(1.0) / math.log(2))
+    assert text.place(FASTER).loss.greatest == pytest.approx(loss_at(0.8 * 0.5) / math.log(2))
+    write_race(race, text, "")
+    assert ",seconds,test_bits_per_byte," in (race.path / "results.csv").read_text()
+    other = summarize_race(synthetic(tmp_path / "images", model="gpt", noise=0.0))
+    assert (other.in_bits, measure_name("loss", other)) == (False, "test loss")
+    assert other.place("full").loss.mean == pytest.approx(loss_at(1.0))
+
+
+def test_qualities_as_text() -> None:
+    assert quality(1.23456, "loss") == "1.235"
+    assert quality(0.5, "accuracy") == "50.0 %"
+    assert quality(None, "loss") == "–"
 
 
 @pytest.mark.parametrize(
@@ -247,10 +283,10 @@ def test_distances_in_words(given: Distance, text: str, standing: str) -> None:
     assert race_standing(given) == standing
 
 
-def test_a_gap_is_explained_in_a_sentence(results: RaceResults, race: RaceDirectory) -> None:
+def test_a_gap_is_explained_in_a_sentence(results: RaceResults) -> None:
     gap = results.gap(FASTER, "accuracy", "seconds", 0.7)
     assert gap is not None
-    said = tip(gap, "full", race.settings)
+    said = tip(gap, results)
     assert said.startswith("full needs 1.")
     assert said.endswith("that drop-muon:parts-4 reaches at 0.7 times the budget")
     assert "the time for the test accuracy of 8" in said

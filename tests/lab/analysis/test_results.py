@@ -10,7 +10,7 @@ import pytest
 
 from dropmuon.lab import analysis
 from dropmuon.lab.run import RunDirectory
-from tests.lab.synthetic_runs import METHODS, speedup, write_run
+from tests.lab.synthetic_runs import METHODS, in_bits, speedup, write_run
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +84,18 @@ def test_a_run_without_evaluations_says_so(tmp_path):
     summary = analysis.summarize(run)
     assert analysis.verdict(summary) == "Nothing was evaluated yet."
     analysis.write_results(run, summary)
+
+
+def test_without_a_common_target_the_best_quality_is_named(tmp_path):
+    run = write_run(tmp_path / "images", methods=METHODS[:2], targets=[])
+    assert "test loss of 0." in analysis.verdict(analysis.summarize(run))
+    text = in_bits(write_run(tmp_path / "text", methods=METHODS[:2], targets=[]))
+    summary = analysis.summarize(text)
+    best = min(summary.finals, key=lambda each: each.loss.mean)
+    assert analysis.verdict(summary) == (
+        f"No target was reached by two methods; {best.method} ended best, at "
+        f"{best.loss.mean:.3f} bits per byte."
+    )
 
 
 def test_a_baseline_alone_has_nothing_to_be_compared_with(tmp_path):

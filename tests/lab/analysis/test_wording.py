@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dropmuon.lab.analysis import wording
+from dropmuon.lab.analysis.metrics import Final, Spread
 from tests.lab.synthetic_runs import speedup
 
 
@@ -55,6 +56,42 @@ from tests.lab.synthetic_runs import speedup
 )
 def test_wins_draws_losses_and_misses_are_said_plainly(found, expected):
     assert wording.sentence(found, "muon") == expected
+
+
+def final(method: str, loss: float | None, test: float, *, in_bits: bool = False) -> Final:
+    one = Spread(test, test, test)
+    losses = None if loss is None else Spread(loss, loss, loss)
+    return Final(method, 1, 10, one, one, losses, in_bits, 1.0, 1.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("own", "base", "expected"),
+    [
+        (
+            final("a", 0.312, 0.9),
+            final("muon", 0.339, 0.881),
+            "Its final test loss is 0.312 against 0.339, its test accuracy 1.9 points higher: "
+            "90.0 % against 88.1 %.",
+        ),
+        (
+            final("a", 0.35, 0.9),
+            final("muon", 0.339, 0.9),
+            "Its final test loss is 0.350 against 0.339, its test accuracy the same, 90.0 %.",
+        ),
+        (
+            final("a", None, 0.8),
+            final("muon", 0.339, 0.9),
+            "Its final test accuracy is 10.0 points lower: 80.0 % against 90.0 %.",
+        ),
+        (
+            final("a", 2.21, 0.5, in_bits=True),
+            final("muon", 2.493, 0.4, in_bits=True),
+            "It ends at 2.210 bits per byte, muon at 2.493 bits per byte.",
+        ),
+    ],
+)
+def test_final_losses_stand_beside_accuracies(own: Final, base: Final, expected: str) -> None:
+    assert wording.comparison(own, base) == expected
 
 
 @pytest.mark.parametrize(

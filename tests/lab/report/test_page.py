@@ -14,7 +14,7 @@ from dropmuon.lab.config import Config, read_settings
 from dropmuon.lab.report import write_report
 from dropmuon.lab.run import RunDirectory
 from tests.lab.synthetic_races import write_race
-from tests.lab.synthetic_runs import LAYERS, METHODS, write_run
+from tests.lab.synthetic_runs import LAYERS, METHODS, in_bits, write_run
 
 VOID = {"meta", "input", "br", "link", "img"}
 
@@ -46,6 +46,22 @@ def test_elements_are_balanced_and_nothing_is_fetched(folder, name):
     assert parser.open == []
     assert not re.search(r"""(src|href|@import|url\()\s*=?\s*["'(]?\s*(https?:)?//""", text)
     assert set(re.findall(r"https?://[^\s\"'<]+", text)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_losses_stand_beside_accuracies_and_text_has_bits_only(folder, tmp_path):
+    text = page(folder, "whole/report.html")
+    assert "<dt>final test loss</dt>" in text
+    assert "<dt>final test accuracy</dt>" in text
+    assert '<th scope="col">test loss</th><th scope="col">train</th>' in text
+    run = in_bits(write_run(tmp_path / "text"))
+    write_report([run], tmp_path / "text.html")
+    text = page(tmp_path, "text.html")
+    assert "<dt>final bits per byte</dt>" in text
+    assert "<dt>final test accuracy</dt>" not in text
+    assert '<th scope="col">bits per byte</th><th scope="col">time</th>' in text
+    parser = Balanced()
+    parser.feed(text)
+    assert parser.open == []
 
 
 def test_the_verdict_comes_first_and_charts_need_no_script(folder):

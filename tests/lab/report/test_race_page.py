@@ -32,7 +32,7 @@ document.body.dataset.seen = said.join("; ");
 KINDS: dict[str, dict[str, Any]] = {
     "won": {},
     "bound": {"speeds": FAR, "seeds": 1},
-    "lost": {"speeds": {"full": 1.0, "sgd": 0.4}, "seeds": 2, "model": "gpt"},
+    "lost": {"speeds": {"full": 1.0, "sgd": 0.4}, "seeds": 2, "dataset": "shakespeare"},
     "cut": {"finished": 3, "scale": 0.5, "diverged": ("drop-muon:uniform",)},
     "begun": {"finished": 1},
     "empty": {"finished": 0},

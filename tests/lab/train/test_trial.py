@@ -11,9 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
-from dropmuon.lab.train.budget import measured_budget
+from dropmuon.lab.train.equal_terms import initial_model, measured_budget
 from dropmuon.lab.train.meter import train_step
-from dropmuon.lab.train.seeded import initial_model
 from dropmuon.lab.train.trial import Trial
 from tests.lab.tiny import tiny
 

@@ -14,9 +14,8 @@ from dropmuon.lab import data
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import RunDirectory
 from dropmuon.lab.train import tune
-from dropmuon.lab.train.budget import shared_settings
 from dropmuon.lab.train.compare import compare
-from dropmuon.lab.train.seeded import initial_model, without_validation
+from dropmuon.lab.train.equal_terms import initial_model, shared_settings, without_validation
 from dropmuon.lab.train.trial import Trial
 from dropmuon.lab.train.tune import search_space, tuned
 from dropmuon.lab.watch import Watcher

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dropmuon.planning import Problem, SmoothnessEstimate, estimate_smoothness
-from dropmuon.planning.bounds.active_sets import planned_sets
+from dropmuon.planning.bounds.probe import planned_sets
 from dropmuon.planning.timing import bisected
 from tests.planning.synthetic_plans import costs_of, plan_by_bounds
 

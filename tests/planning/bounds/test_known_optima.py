@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dropmuon import samplers
 from dropmuon.planning import Plan, Problem, estimate_smoothness
-from dropmuon.planning.bounds.active_sets import planned_sets
+from dropmuon.planning.bounds.probe import planned_sets
 from dropmuon.theory import Regime, StepCosts
 from tests.planning.synthetic_plans import costs_of, plan_by_bounds, speedups
 

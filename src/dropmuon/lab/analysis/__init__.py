@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from dropmuon.files import write_json, write_text
 from dropmuon.lab.analysis import wording
 from dropmuon.lab.analysis.metrics import Final, Speedup, finals, speedups
 from dropmuon.lab.analysis.series import (
@@ -22,8 +22,9 @@ from dropmuon.lab.analysis.series import (
     trials,
 )
 from dropmuon.lab.run import Evaluation, RunDirectory, methods_in
+from dropmuon.output import write_json, write_text
 
-__all__ = ["Load", "Results", "headline", "summarize", "verdict", "write_results"]
+__all__ = ["Load", "Results", "comparison", "headline", "summarize", "verdict", "write_results"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class Results:
     finals: tuple[Final, ...]
     speedups: tuple[Speedup, ...]
     curves: tuple[Curve, ...]
+
+    @property
+    def in_bits(self) -> bool:
+        """Whether the quality of methods is in bits per byte, as it is for text."""
+        return any(each.in_bits for each in self.finals)
 
     def final(self, method: str) -> Final | None:
         """Return where a method ended, or None before its first evaluation."""
@@ -113,11 +119,16 @@ def verdict(results: Results) -> str:
         return "Nothing was evaluated yet."
     if len(results.methods) == 1:
         return f"{results.baseline} ran alone; there is nothing to compare it with."
-    best = max(results.finals, key=lambda each: each.test.mean)
-    return (
-        f"No target was reached by two methods; {best.method} ended highest, at "
-        f"{wording.percent(best.test.mean)} test accuracy."
-    )
+    best = max(results.finals, key=_quality)
+    reached = wording.finals(best)
+    return f"No target was reached by two methods; {best.method} ended best, at {reached}."
+
+
+def comparison(results: Results) -> str:
+    """Return how the final quality of the verdict's method compares with the baseline's."""
+    found, base = headline(results), results.final(results.baseline)
+    own = results.final(found.method) if found else None
+    return "" if own is None or base is None else wording.comparison(own, base)
 
 
 def headline(results: Results, split: Split = "train", unit: Unit = "seconds") -> Speedup | None:
@@ -140,6 +151,13 @@ def headline(results: Results, split: Split = "train", unit: Unit = "seconds") -
         )
     lost = [each for each in challengers if each.baseline_reached and not each.reached]
     return min(lost, key=lambda each: each.target, default=None)
+
+
+def _quality(final: Final) -> float:
+    """Return what ranks methods without a target: accuracy, or for text bits per byte."""
+    if not final.in_bits:
+        return final.test.mean
+    return -math.inf if final.loss is None else -final.loss.mean
 
 
 def _is_whole(found: Speedup) -> bool:

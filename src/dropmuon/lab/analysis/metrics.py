@@ -20,6 +20,7 @@ from dropmuon.lab.analysis.series import (
     finished,
     in_order,
     interval,
+    shown_loss,
     trials,
 )
 from dropmuon.lab.run import Evaluation
@@ -64,6 +65,11 @@ class Spread:
     least: float
     greatest: float
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return that of one value per seed."""
+        return cls(float(np.mean(values)), min(values), max(values))
+
 
 @dataclass(frozen=True)
 class Final:
@@ -72,6 +78,7 @@ class Final:
     Attributes:
         seeds: how many trials went as far as the furthest; only these count here.
         steps: of its longest trial.
+        loss: on the test set, in bits per byte if `in_bits`; None if it is not finite on a seed.
         seconds: mean over seeds, as are `operations` and the costs of a step.
         seconds_share: `seconds` over the baseline's, where both took equally many steps.
         step_seconds_share: `seconds_per_step` over the baseline's; operations likewise.
@@ -82,6 +89,8 @@ class Final:
     steps: int
     train: Spread
     test: Spread
+    loss: Spread | None
+    in_bits: bool
     seconds: float
     operations: float
     seconds_per_step: float | None
@@ -126,7 +135,7 @@ def speedups(
 
 
 def finals(evaluations: Iterable[Evaluation], baseline: str) -> list[Final]:
-    """Return the final accuracy of every method, and its cost compared with the baseline."""
+    """Return the final quality of every method, and its cost compared with the baseline."""
     found = [_final(method, of_seed) for method, of_seed in trials(evaluations).items()]
     base = next((each for each in found if each.method == baseline), None)
     return found if base is None else [_beside(each, base) for each in found]
@@ -173,12 +182,15 @@ def _ratio(above: float | None, below: float | None) -> float | None:
 
 def _final(method: str, of_seed: Mapping[int, list[Evaluation]]) -> Final:
     last = [trial[-1] for trial in finished(of_seed).values()]
+    losses = _known(shown_loss(each) for each in last)
     return Final(
         method=method,
         seeds=len(last),
         steps=max(each.step for each in last),
-        train=_spread([each.train_accuracy for each in last]),
-        test=_spread([each.test_accuracy for each in last]),
+        train=Spread.of([each.train_accuracy for each in last]),
+        test=Spread.of([each.test_accuracy for each in last]),
+        loss=Spread.of(losses) if len(losses) == len(last) else None,
+        in_bits=any(each.test_bits_per_byte is not None for each in last),
         seconds=float(np.mean([each.seconds for each in last])),
         operations=float(np.mean([each.operations for each in last])),
         seconds_per_step=_mean(_known(_per_step(each, "seconds") for each in last)),
@@ -209,7 +221,3 @@ def _known(values: Iterable[float | None]) -> list[float]:
 def _mean(values: Iterable[float]) -> float | None:
     known = list(values)
     return float(np.mean(known)) if known else None
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(float(np.mean(values)), min(values), max(values))

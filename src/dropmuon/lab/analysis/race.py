@@ -11,12 +11,12 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from dropmuon.files import write_json, write_text
 from dropmuon.lab.analysis.equal_quality import Distance, Points, distances, fitted
 from dropmuon.lab.analysis.metrics import Spread
-from dropmuon.lab.analysis.series import UNITS, Unit, clock, trials
+from dropmuon.lab.analysis.series import UNITS, Unit, clock, shown_loss, trials
 from dropmuon.lab.ladder import RaceDirectory
 from dropmuon.lab.run import Evaluation
+from dropmuon.output import write_json, write_text
 
 __all__ = ["MEASURES", "Gap", "Measure", "Place", "RaceResults", "summarize_race", "write_race"]
 
@@ -34,7 +34,7 @@ class Place:
     """Where a method ended at one budget: means over seeds, with ranges.
 
     Attributes:
-        loss: on the test set; None if no seed has a finite one.
+        loss: on the test set, in bits per byte for text; None if no seed has a finite one.
         accuracy: on the test set.
         diverged: on how many seeds the loss is not finite; these count as the race's worst loss.
         by_seed: loss and accuracy of every seed.
@@ -85,6 +85,7 @@ class RaceResults:
         methods: in the order requested.
         ladder: all rungs; `finished` are those that have results.
         seeds: those that every method has at every finished rung.
+        in_bits: whether losses are in bits per byte, as evaluations of text record them.
         unit: the unit of the headline, which is that of the budget.
         rung: the budget of the headline: 1, or the nearest to it that is finished.
         places: one per method and finished rung.
@@ -98,6 +99,7 @@ class RaceResults:
     finished: tuple[float, ...]
     seeds: tuple[int, ...]
     measure: Measure
+    in_bits: bool
     unit: Unit
     rung: float
     places: tuple[Place, ...]
@@ -133,10 +135,23 @@ class RaceResults:
 
     @property
     def headline(self) -> Gap | None:
-        """The distance of the best challenger at the budget of the headline."""
+        """The distance of the best challenger at the budget of the headline.
+
+        Bounds compare only where they exclude each other. Of challengers whose order they leave
+        open, the best is the one with the best quality at the largest budget.
+        """
         others = [self.gap(method) for method in self.methods if method != self.baseline]
         known = [gap for gap in others if gap is not None]
-        return max(known, key=lambda gap: (gap.distance.least, gap.distance.most), default=None)
+        highest = max((gap.distance.least for gap in known), default=0.0)
+        leading = [gap for gap in known if gap.distance.most >= highest]
+        return max(leading, key=self._final_quality, default=None)
+
+    def _final_quality(self, gap: Gap) -> float:
+        place = self.place(gap.method, self.finished[-1])
+        spread = place and place.spread(self.measure)
+        if not spread:
+            return -math.inf
+        return -spread.mean if self.measure == "loss" else spread.mean
 
 
 def summarize_race(race: RaceDirectory) -> RaceResults:
@@ -160,6 +175,7 @@ def summarize_race(race: RaceDirectory) -> RaceResults:
         finished=tuple(finals),
         seeds=seeds,
         measure=measure,
+        in_bits=_in_bits(finals),
         unit="seconds" if settings.get("budget") == "seconds" else "operations",
         rung=min(finals or ladder, key=lambda rung: abs(math.log(rung))),
         places=tuple(
@@ -195,14 +211,18 @@ def _common_seeds(finals: Finals, methods: Sequence[str]) -> tuple[int, ...]:
 
 def _worst_loss(finals: Finals) -> float | None:
     """Return the greatest finite loss of the race, which stands for those that are not finite."""
-    losses = [
-        last.test_loss
-        for of_method in finals.values()
-        for of_seed in of_method.values()
-        for last in of_seed.values()
-        if last.test_loss is not None
-    ]
+    losses = [loss for each in _evaluations(finals) if (loss := shown_loss(each)) is not None]
     return max(losses, default=None)
+
+
+def _in_bits(finals: Finals) -> bool:
+    return any(each.test_bits_per_byte is not None for each in _evaluations(finals))
+
+
+def _evaluations(finals: Finals) -> Iterator[Evaluation]:
+    for of_method in finals.values():
+        for of_seed in of_method.values():
+            yield from of_seed.values()
 
 
 def _place(method: str, rung: float, last: Sequence[Evaluation], worst: float | None) -> Place:
@@ -213,10 +233,10 @@ def _place(method: str, rung: float, last: Sequence[Evaluation], worst: float | 
         steps=float(np.mean([each.step for each in last])),
         operations=float(np.mean([each.operations for each in last])),
         seconds=float(np.mean([each.seconds for each in last])),
-        loss=None if worst is None else _spread([_loss(each, worst) for each in last]),
-        accuracy=_spread([each.test_accuracy for each in last]),
+        loss=None if worst is None else Spread.of([_loss(each, worst) for each in last]),
+        accuracy=Spread.of([each.test_accuracy for each in last]),
         diverged=sum(each.test_loss is None for each in last),
-        by_seed={each.seed: (each.test_loss, each.test_accuracy) for each in last},
+        by_seed={each.seed: (shown_loss(each), each.test_accuracy) for each in last},
     )
 
 
@@ -261,11 +281,8 @@ def _points(
 
 
 def _loss(evaluation: Evaluation, worst: float) -> float:
-    return worst if evaluation.test_loss is None else evaluation.test_loss
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(float(np.mean(values)), min(values), max(values))
+    loss = shown_loss(evaluation)
+    return worst if loss is None else loss
 
 
 def _one(found: Sequence[_Found], **wanted: object) -> _Found | None:
@@ -283,13 +300,14 @@ def _csv(results: RaceResults) -> str:
     """Return a row per place and unit; empty where the baseline or a bound has no number."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    header = ["method", "rung", "seeds", "steps", "operations", "seconds", "test_loss"]
+    loss = "test_bits_per_byte" if results.in_bits else "test_loss"
+    header = ["method", "rung", "seeds", "steps", "operations", "seconds", loss]
     header += ["test_accuracy", "measure", "unit", "quality", "least", "most", "low", "high"]
     writer.writerow(header)
     for place in results.places:
-        loss = "" if place.loss is None else place.loss.mean
+        mean = "" if place.loss is None else place.loss.mean
         row = [place.method, place.rung, place.seeds, place.steps, place.operations]
-        row += [place.seconds, loss, place.accuracy.mean]
+        row += [place.seconds, mean, place.accuracy.mean]
         own = [g for g in results.gaps if (g.method, g.rung) == (place.method, place.rung)]
         for gap in own:
             ends = (gap.distance.least, gap.distance.most, gap.distance.low, gap.distance.high)

@@ -36,15 +36,15 @@ def verdict_of_race(results: RaceResults, settings: Mapping[str, Any]) -> str:
     gap = results.headline
     if gap is None:
         return _nothing(results)
-    return f"{sentence_of_race(gap, results, settings)}; {_limits(gap, results, settings)}."
+    return f"{sentence_of_race(gap, results)}; {_limits(gap, results, settings)}."
 
 
-def sentence_of_race(gap: Gap, results: RaceResults, settings: Mapping[str, Any]) -> str:
+def sentence_of_race(gap: Gap, results: RaceResults) -> str:
     """Return who won, by how much and at which quality, without a full stop."""
     found, base = distance(gap.distance), results.baseline
     cost = "operations" if gap.unit == "operations" else "time"
     only = len(results.methods) == 2
-    goal = _goal(gap, settings)
+    goal = _goal(gap, results)
     if race_standing(gap.distance) == "sooner":
         return f"{gap.method} won: {base} needs {found} the {cost} to reach its {goal}"
     if race_standing(gap.distance) == "later":
@@ -54,7 +54,7 @@ def sentence_of_race(gap: Gap, results: RaceResults, settings: Mapping[str, Any]
     return f"No clear winner: {base} needs {found} the {cost} of {rival} to reach the same {goal}"
 
 
-def second(results: RaceResults, settings: Mapping[str, Any]) -> str:
+def second(results: RaceResults) -> str:
     """Return the same distance in the other measure and the other unit, in a sentence or two."""
     gap = results.headline
     if gap is None:
@@ -65,13 +65,13 @@ def second(results: RaceResults, settings: Mapping[str, Any]) -> str:
     if found := results.gap(gap.method, unit=other_unit):
         parts.append(f"in {other_unit} it is {distance(found.distance)}")
     if found := results.gap(gap.method, measure=other):
-        parts.append(f"for the same {measure_name(other, settings)} {distance(found.distance)}")
+        parts.append(f"for the same {measure_name(other, results)} {distance(found.distance)}")
     joined = ", and ".join(parts)
     said = f"{joined[0].upper()}{joined[1:]}. " if parts else ""
     own, base = results.place(gap.method), results.place(results.baseline)
     finals = [
-        f"{measure_name(each, settings)} {quality(one.mean, each, settings)} "
-        f"({results.baseline} {quality(two.mean, each, settings)})"
+        f"{measure_name(each, results)} {quality(one.mean, each)} "
+        f"({results.baseline} {quality(two.mean, each)})"
         for each in MEASURES
         if (one := own and own.spread(each)) and (two := base and base.spread(each))
     ]
@@ -121,20 +121,18 @@ def race_standing(found: Distance) -> Standing:
     return "later" if high < 1 or (high == 1 and low == 0) else "same"
 
 
-def quality(value: float | None, measure: Measure, settings: Mapping[str, Any]) -> str:
-    """Return a loss or an accuracy as text; a loss on bytes in bits."""
+def quality(value: float | None, measure: Measure) -> str:
+    """Return a loss or an accuracy as text."""
     if value is None:
         return "–"
-    if measure == "accuracy":
-        return percent(value)
-    return f"{value / math.log(2):.3f}" if _is_text(settings) else f"{value:.3f}"
+    return percent(value) if measure == "accuracy" else f"{value:.3f}"
 
 
-def measure_name(measure: Measure, settings: Mapping[str, Any]) -> str:
+def measure_name(measure: Measure, results: RaceResults) -> str:
     """Return what is measured on the test set, in words."""
     if measure == "accuracy":
         return "test accuracy"
-    return _BITS if _is_text(settings) else "test loss"
+    return _BITS if results.in_bits else "test loss"
 
 
 def budget(rung: float) -> str:
@@ -142,11 +140,11 @@ def budget(rung: float) -> str:
     return "the whole budget" if rung == 1 else f"{rung:g} times the budget"
 
 
-def tip(gap: Gap, baseline: str, settings: Mapping[str, Any]) -> str:
+def tip(gap: Gap, results: RaceResults) -> str:
     """Describe one distance in a sentence."""
     cost = "operations" if gap.unit == "operations" else "time"
-    where = f"the {_goal(gap, settings)} that {gap.method} reaches at {budget(gap.rung)}"
-    return f"{baseline} needs {distance(gap.distance)} the {cost} for {where}"
+    where = f"the {_goal(gap, results)} that {gap.method} reaches at {budget(gap.rung)}"
+    return f"{results.baseline} needs {distance(gap.distance)} the {cost} for {where}"
 
 
 def _limits(gap: Gap, results: RaceResults, settings: Mapping[str, Any]) -> str:
@@ -155,21 +153,25 @@ def _limits(gap: Gap, results: RaceResults, settings: Mapping[str, Any]) -> str:
     apart = {
         standing: places
         for standing in _STANDINGS
-        if standing != own and (places := _where(standing, gap, results, settings))
+        if standing != own and (places := _where(standing, gap, results))
     }
+    open_places = _where("open", gap, results)
     if apart and own == "same":
         words = {"sooner": "ahead", "later": "behind"}
         said = [f"{words[standing]} {places}" for standing, places in apart.items()]
         return f"{gap.method} is {' and '.join(said)}"
     if apart:
-        return f"this does not hold {' or '.join(apart.values())}"
+        undecided = f", and is undecided {open_places}" if open_places else ""
+        return f"this does not hold {' or '.join(apart.values())}{undecided}"
+    if open_places and own != "same":
+        return f"this is undecided {open_places}, where only a bound is known, and holds elsewhere"
     ends = f"{results.finished[0]:g} to {results.finished[-1]:g} times the budget"
     size, is_varied = settings.get("batch_size"), any("@" in name for name in results.methods)
     batch = f", and other batches than {size} were not tried" if size and not is_varied else ""
     return f"this holds from {ends}, in both measures and both units{batch}"
 
 
-def _where(standing: Standing, gap: Gap, results: RaceResults, settings: Mapping[str, Any]) -> str:
+def _where(standing: Standing | Literal["open"], gap: Gap, results: RaceResults) -> str:
     """Return at which budgets, in which unit and in which measure this is the outcome."""
     rungs = [
         f"{rung:g}"
@@ -182,18 +184,22 @@ def _where(standing: Standing, gap: Gap, results: RaceResults, settings: Mapping
             places.append(f"in {unit}")
     for measure in MEASURES:
         if _is(standing, results.gap(gap.method, measure=measure)):
-            places.append(f"in {measure_name(measure, settings)}")
+            places.append(f"in {measure_name(measure, results)}")
     return _listed(places, "or") if places else ""
 
 
-def _is(standing: Standing, gap: Gap | None) -> bool:
-    return gap is not None and race_standing(gap.distance) == standing
+def _is(standing: Standing | Literal["open"], gap: Gap | None) -> bool:
+    if gap is None:
+        return False
+    found = race_standing(gap.distance)
+    is_open = found == "same" and gap.distance.ratio is None
+    return is_open if standing == "open" else found == standing and not is_open
 
 
-def _goal(gap: Gap, settings: Mapping[str, Any]) -> str:
+def _goal(gap: Gap, results: RaceResults) -> str:
     """Return the quality that both are compared at, in words."""
-    name = measure_name(gap.measure, settings)
-    reached = quality(gap.quality, gap.measure, settings)
+    name = measure_name(gap.measure, results)
+    reached = quality(gap.quality, gap.measure)
     return f"{reached} {name}" if name == _BITS else f"{name} of {reached}"
 
 
@@ -206,7 +212,3 @@ def _nothing(results: RaceResults) -> str:
 
 def _listed(words: Sequence[str], last: str = "and") -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
-
-
-def _is_text(settings: Mapping[str, Any]) -> bool:
-    return settings.get("model") == "gpt"

@@ -36,6 +36,7 @@ __all__ = [
     "normalized_curves",
     "per_layer",
     "reach",
+    "shown_loss",
     "trials",
 ]
 
@@ -92,6 +93,12 @@ def finished(of_seed: Mapping[int, list[Evaluation]]) -> dict[int, list[Evaluati
 def reach(evaluation: Evaluation) -> float:
     """Return how far a trial was: the share of its training, or epochs in runs of format 1."""
     return evaluation.epoch if evaluation.progress is None else evaluation.progress
+
+
+def shown_loss(evaluation: Evaluation) -> float | None:
+    """Return the test loss in the unit that is shown: bits per byte where they are recorded."""
+    bits = evaluation.test_bits_per_byte
+    return evaluation.test_loss if bits is None else bits
 
 
 def accuracy(evaluation: Evaluation, split: Split) -> float:

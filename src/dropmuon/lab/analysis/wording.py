@@ -9,7 +9,7 @@ from typing import Any, Literal
 from dropmuon.lab.analysis.equal_budget import Task, TunedMethod
 from dropmuon.lab.analysis.metrics import Final, Speedup
 from dropmuon.lab.analysis.series import Unit
-from dropmuon.text import duration
+from dropmuon.output import duration
 
 __all__ = [
     "SAME",
@@ -17,8 +17,10 @@ __all__ = [
     "cell",
     "comparison",
     "duration",
+    "finals",
     "goal",
     "headings",
+    "loss",
     "missed",
     "operations",
     "overall",
@@ -143,15 +145,33 @@ def standing(found: Speedup) -> Literal["sooner", "same", "later", "missed"]:
 
 
 def comparison(final: Final, baseline: Final) -> str:
-    """Compare the final test accuracies of two methods in one sentence."""
+    """Compare the final test losses and accuracies of two methods in a sentence; text by bits."""
+    if final.in_bits:
+        return f"It ends at {finals(final)}, {baseline.method} at {finals(baseline)}."
+    its = "Its final test accuracy is"
+    if final.loss is not None and baseline.loss is not None:
+        losses = f"{loss(final)} against {loss(baseline)}"
+        its = f"Its final test loss is {losses}, its test accuracy"
     points = 100 * (final.test.mean - baseline.test.mean)
     if abs(points) < 0.05:
-        return f"Its final test accuracy is the same, {percent(final.test.mean)}."
+        return f"{its} the same, {percent(final.test.mean)}."
     word = "higher" if points > 0 else "lower"
     return (
-        f"Its final test accuracy is {abs(points):.1f} points {word}: "
+        f"{its} {abs(points):.1f} points {word}: "
         f"{percent(final.test.mean)} against {percent(baseline.test.mean)}."
     )
+
+
+def finals(final: Final) -> str:
+    """Return where a method ended: test loss and accuracy, or bits per byte for text."""
+    if final.in_bits:
+        return f"{loss(final)} bits per byte"
+    return f"a test loss of {loss(final)} and {percent(final.test.mean)} test accuracy"
+
+
+def loss(final: Final) -> str:
+    """Return the final loss of a method as text."""
+    return "–" if final.loss is None else f"{final.loss.mean:.3f}"
 
 
 def task_title(settings: Mapping[str, Any]) -> str:

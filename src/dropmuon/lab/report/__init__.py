@@ -37,7 +37,8 @@ def conclude(run: RunDirectory, *, terminal: bool) -> None:
         console.print()
         console.print(targets_table(summary, split))
     console.print()
-    console.print(Text(analysis.verdict(summary)))
+    said = f"{analysis.verdict(summary)} {analysis.comparison(summary)}"
+    console.print(Text(said.strip()))
     console.print(Text(str(report), style="dim"), soft_wrap=True)
 
 

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from dropmuon.lab.analysis import wording
 from dropmuon.lab.analysis.metrics import Speedup
-from dropmuon.lab.report.svg import Frame, Point, explained, short, tag, thinned
+from dropmuon.lab.report.drawing import Frame, Point, explained, short, tag, thinned
 
 __all__ = ["Series", "area_chart", "bar_chart", "heat_map", "layer_chart", "line_chart"]
 

@@ -14,7 +14,6 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from dropmuon.files import write_bytes
 from dropmuon.lab.analysis import Results, wording
 from dropmuon.lab.analysis.metrics import Speedup
 from dropmuon.lab.analysis.series import (
@@ -30,8 +29,9 @@ from dropmuon.lab.analysis.series import (
     mean_line,
     trials,
 )
-from dropmuon.lab.report.palette import INK, Palette, depths
+from dropmuon.lab.report.drawing import INK, Palette, depths
 from dropmuon.lab.run import Evaluation, RunDirectory
+from dropmuon.output import write_bytes
 
 __all__ = ["write_figures"]
 

@@ -11,15 +11,15 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from dropmuon.files import write_text
 from dropmuon.lab.analysis import Results, headline, summarize, verdict, wording
 from dropmuon.lab.analysis.equal_budget import distinct, tasks
 from dropmuon.lab.analysis.metrics import Final, Speedup
 from dropmuon.lab.analysis.series import SPLITS, UNITS, Split, Unit
 from dropmuon.lab.analysis.wording import headings, overall, task_title, winner
-from dropmuon.lab.report.palette import COLORS, Palette
+from dropmuon.lab.report.drawing import COLORS, Palette
 from dropmuon.lab.report.run_charts import RunCharts
 from dropmuon.lab.run import RunDirectory
+from dropmuon.output import write_text
 
 __all__ = ["Section", "busy", "template", "write_report"]
 
@@ -125,7 +125,7 @@ class Section:
 
     @property
     def second(self) -> str:
-        """A second sentence after the verdict: final accuracy, and how the other methods did."""
+        """A second sentence after the verdict: final quality, and how the other methods did."""
         found, own, base = self.headline, self.final, self.baseline_final
         if found is None or own is None or base is None:
             return ""

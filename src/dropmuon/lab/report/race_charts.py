@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from dropmuon.lab.analysis import race_wording, wording
 from dropmuon.lab.analysis.race import MEASURES, Gap, Measure, Place, RaceResults
 from dropmuon.lab.analysis.series import UNITS, Unit
-from dropmuon.lab.report.svg import FORMATS, Frame, explained, short, tag
+from dropmuon.lab.report.drawing import FORMATS, Frame, explained, short, tag
 
 __all__ = ["RacePicture"]
 
@@ -31,7 +30,6 @@ class RacePicture:
     """The picture in all its variants; `css` has the classes of every method."""
 
     results: RaceResults
-    settings: Mapping[str, Any]
     css: Mapping[str, str]
 
     def variants(self) -> Iterator[tuple[str, Markup]]:
@@ -47,7 +45,7 @@ class RacePicture:
         if not places:
             return tag("p", "Nothing to draw yet.", class_="none")
         drawing = _Drawing(self, measure, unit, places, is_wide=size == "wide")
-        name = race_wording.measure_name(measure, self.settings)
+        name = race_wording.measure_name(measure, self.results)
         label = (
             f"{name.capitalize()} against {_COSTS[unit]}, at equal quality {self._said(drawing)}"
         )
@@ -57,7 +55,7 @@ class RacePicture:
         gap = drawing.gap
         if gap is None:
             return "nothing can be compared yet"
-        return race_wording.tip(gap, self.results.baseline, self.settings)
+        return race_wording.tip(gap, self.results)
 
 
 class _Drawing:
@@ -72,7 +70,7 @@ class _Drawing:
         *,
         is_wide: bool,
     ) -> None:
-        self.results, self.settings, self.css = picture.results, picture.settings, picture.css
+        self.results, self.css = picture.results, picture.css
         self.measure, self.unit, self.places, self.is_wide = measure, unit, places, is_wide
         headline = self.results.headline
         self.gap = headline and self.results.gap(headline.method, measure, unit)
@@ -119,8 +117,7 @@ class _Drawing:
         """Draw values of quality, the rungs with the baseline's costs, and what is better."""
         frame = self.frame
         base, top = frame.height - frame.bottom, frame.top
-        unscaled = self._in_bits()
-        yield from unscaled.axes("", "epoch", "percent" if self._is_accuracy else "loss", False)
+        yield from frame.axes("", "epoch", "percent" if self._is_accuracy else "loss", False)
         last = -math.inf
         for place in self.places:
             if place.method != self.results.baseline:
@@ -144,7 +141,7 @@ class _Drawing:
         middle = (frame.left + frame.width - frame.right) / 2
         yield tag("text", what, x=f"{middle:.1f}", y=frame.height - 6, class_="label middle")
         better = "higher" if self._is_accuracy else "lower"
-        name = race_wording.measure_name(self.measure, self.settings)
+        name = race_wording.measure_name(self.measure, self.results)
         yield tag("text", f"{name}, {better} is better", x=0, y=13, class_="label")
 
     def _method(self, method: str) -> Markup:
@@ -206,7 +203,7 @@ class _Drawing:
             head += f"L{end - side * arm:.1f} {y + arm * 0.7:.1f}"
             elements.append(tag("path", d=head, class_="gap"))
         elements += self._size(gap, (start + end) / 2, y)
-        tip = race_wording.tip(gap, self.results.baseline, self.settings)
+        tip = race_wording.tip(gap, self.results)
         group = Markup("").join(elements)
         return explained("g", tip, group, class_=f"distance s {self.css[gap.method]}")
 
@@ -254,22 +251,15 @@ class _Drawing:
 
     def _tip(self, place: Place) -> str:
         spread = place.spread(self.measure)
-        name = race_wording.measure_name(self.measure, self.settings)
+        name = race_wording.measure_name(self.measure, self.results)
         shown = [
-            race_wording.quality(value, self.measure, self.settings)
+            race_wording.quality(value, self.measure)
             for value in ((spread.mean, spread.least, spread.greatest) if spread else ())
         ]
         cost = f"{wording.operations(place.operations)}, {wording.duration(place.seconds)}"
         seeds = f" ({shown[1]} to {shown[2]} over {place.seeds} seeds)" if place.seeds > 1 else ""
         where = f"{place.method} at {race_wording.budget(place.rung)}"
         return f"{where}: {name} {shown[0]}{seeds}, {cost}, {place.steps:.0f} steps"
-
-    def _in_bits(self) -> Frame:
-        """Return the frame with its quality in the unit that is shown."""
-        if self._is_accuracy or race_wording.measure_name("loss", self.settings) == "test loss":
-            return self.frame
-        low, high = self.frame.y
-        return replace(self.frame, y=(low / math.log(2), high / math.log(2)))
 
     @property
     def _is_accuracy(self) -> bool:

@@ -8,15 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dropmuon.files import write_text
 from dropmuon.lab.analysis import race_wording, summarize, wording
 from dropmuon.lab.analysis.race import MEASURES, Measure, RaceResults, summarize_race
 from dropmuon.lab.analysis.series import SPLITS, UNITS, Unit
 from dropmuon.lab.ladder import RaceDirectory
+from dropmuon.lab.report.drawing import COLORS, Palette
 from dropmuon.lab.report.page import Section, busy, template
-from dropmuon.lab.report.palette import COLORS, Palette
 from dropmuon.lab.report.race_charts import RacePicture
 from dropmuon.lab.report.run_charts import RunCharts
+from dropmuon.output import write_text
 
 __all__ = ["write_picture", "write_race_report"]
 
@@ -75,7 +75,7 @@ class _RacePage:
     @cached_property
     def picture(self) -> RacePicture:
         """Quality against cost."""
-        return RacePicture(self.results, self.settings, self.css)
+        return RacePicture(self.results, self.css)
 
     @cached_property
     def run(self) -> Section | None:
@@ -110,7 +110,7 @@ class _RacePage:
     @property
     def second(self) -> str:
         """The same distance in the other unit and the other measure."""
-        return race_wording.second(self.results, self.settings)
+        return race_wording.second(self.results)
 
     @property
     def standing(self) -> str:
@@ -205,10 +205,10 @@ class _RacePage:
         return "one seed, no interval" if len(self.results.seeds) == 1 else "a bound"
 
     def _quality(self, value: float, measure: Measure) -> str:
-        return race_wording.quality(value, measure, self.settings)
+        return race_wording.quality(value, measure)
 
     def _name(self, measure: Measure) -> str:
-        return race_wording.measure_name(measure, self.settings)
+        return race_wording.measure_name(measure, self.results)
 
     def _cautions(self) -> Iterator[str]:
         results, seeds = self.results, len(self.results.seeds)

@@ -31,7 +31,7 @@ from dropmuon.lab.report.charts import (
     layer_chart,
     line_chart,
 )
-from dropmuon.lab.report.palette import depths
+from dropmuon.lab.report.drawing import depths
 from dropmuon.lab.run import Evaluation, RunDirectory
 
 __all__ = ["RunCharts"]

@@ -26,9 +26,9 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from dropmuon.files import write_json
 from dropmuon.lab.run import try_lock
 from dropmuon.lab.sweep.spec import SweepSpec
+from dropmuon.output import write_json
 
 __all__ = ["Machine", "open_study", "prepare_directory"]
 

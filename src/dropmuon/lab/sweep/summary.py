@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 from dropmuon.lab.sweep.queue import CellHistory
 from dropmuon.lab.sweep.search import Objective
 from dropmuon.lab.sweep.spec import Cell
-from dropmuon.text import aligned
+from dropmuon.output import aligned
 
 __all__ = ["CellResult", "SweepSummary", "result_of"]
 

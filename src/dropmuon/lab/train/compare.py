@@ -20,18 +20,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dropmuon.files import write_bytes, write_text
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
 from dropmuon.lab.models import item_of
 from dropmuon.lab.run import RunDirectory, check_same
-from dropmuon.lab.train.budget import Budget, check_fits, measured_budget
-from dropmuon.lab.train.machine import environment, keep_freed_memory
-from dropmuon.lab.train.meter import Counts
-from dropmuon.lab.train.seeded import initial_model
+from dropmuon.lab.train.equal_terms import Budget, check_fits, initial_model, measured_budget
+from dropmuon.lab.train.meter import Counts, environment, keep_freed_memory
 from dropmuon.lab.train.trial import Trial
 from dropmuon.lab.train.tune import check_tunable, tuned
 from dropmuon.lab.watch import Watcher
+from dropmuon.output import write_bytes, write_text
 from dropmuon.planning import Plan, plan
 
 __all__ = ["compare"]

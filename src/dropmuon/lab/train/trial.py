@@ -22,12 +22,16 @@ from torch.nn import functional as F
 
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
-from dropmuon.lab.methods import Method
+from dropmuon.lab.methods import Method, drawing
 from dropmuon.lab.run import Evaluation, finite
-from dropmuon.lab.train.budget import Budget, expected_operations, shared_settings
-from dropmuon.lab.train.description import drawing
+from dropmuon.lab.train.equal_terms import (
+    Budget,
+    Feed,
+    expected_operations,
+    shared_settings,
+    training_subset,
+)
 from dropmuon.lab.train.meter import Counts, Meter, StepKind, next_kind, train_step
-from dropmuon.lab.train.seeded import Feed, training_subset
 from dropmuon.optimizer import DropMuon
 
 __all__ = ["Trial"]

@@ -20,17 +20,22 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from torch import nn
 
-from dropmuon.files import write_json
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
 from dropmuon.lab.methods import Method
 from dropmuon.lab.run import finite
-from dropmuon.lab.train.budget import Budget, measured_budget, shared_settings
-from dropmuon.lab.train.seeded import initial_model, without_validation
+from dropmuon.lab.train.equal_terms import (
+    Budget,
+    initial_model,
+    measured_budget,
+    shared_settings,
+    without_validation,
+)
 from dropmuon.lab.train.trial import Trial, measured
 from dropmuon.lab.watch import Watcher
 from dropmuon.norms import AdamW
 from dropmuon.optimizer import DropMuon
+from dropmuon.output import write_json
 from dropmuon.version import __version__
 
 __all__ = ["check_tunable", "search_space", "tuned"]

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from dropmuon.planning.bounds.active_sets import suffixes
+from dropmuon.planning.bounds.probe import suffixes
 from dropmuon.samplers import ActiveSet
 from dropmuon.samplers.base import FloatArray
 from dropmuon.theory import Smoothness

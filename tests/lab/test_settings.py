@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropmuon.lab.schedules import SCHEDULES, RateSchedule
+from dropmuon.lab.settings import SCHEDULES, RateSchedule
 
 shares = st.floats(0.0, 1.0)
 named = st.sampled_from(SCHEDULES)

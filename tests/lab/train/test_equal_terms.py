@@ -14,9 +14,8 @@ from dropmuon.lab.analysis import summarize
 from dropmuon.lab.analysis.series import activity, mean_line, trials
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import Evaluation, RunDirectory
-from dropmuon.lab.train.budget import Budget, measured_budget
 from dropmuon.lab.train.compare import compare
-from dropmuon.lab.train.seeded import initial_model
+from dropmuon.lab.train.equal_terms import Budget, initial_model, measured_budget
 from dropmuon.lab.train.trial import Trial
 from tests.lab.tiny import tiny
 from tests.lab.train.runs import StopAfter, timeless

@@ -1,22 +1,27 @@
-"""Races as they run: every rung once, interrupted and resumed, and nothing left of a mistake."""
+"""Races: every rung once, interrupted and resumed; what is left to do; what is printed."""
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from dropmuon.lab.analysis.race import summarize_race
 from dropmuon.lab.config import Config
 from dropmuon.lab.ladder import RaceDirectory
-from dropmuon.lab.race import Progress, race, rung_config
-from dropmuon.lab.run import RunDirectory
+from dropmuon.lab.race import Progress, RaceDisplay, conclude_race, race, race_table, rung_config
+from dropmuon.lab.run import Evaluation, RunDirectory
 from dropmuon.lab.train.compare import compare
 from dropmuon.lab.watch import Watcher
+from tests.lab.synthetic_races import write_race
 from tests.lab.tiny import tiny
 
 LADDER = (0.5, 1.0, 2.0)
+
+CONFIG = tiny(methods=("full", "sgd"), seeds=(0, 1))
 
 
 class Recorder:
@@ -131,3 +136,114 @@ def test_a_real_race_is_interrupted_resumed_and_summarised(tmp_path: Path) -> No
     assert first == second
     assert lines[0] == "0.5 times the budget: 1 of 3"
     assert lines[1].startswith("0.5 times the budget: done; 1 of 3 budgets done, 14 % of the race")
+
+
+def evaluation(method: str, seed: int, step: int, progress: float | None = None) -> Evaluation:
+    numbers = (step / 10, 1.0, 1.0, 0.5, 1.0, 0.5, 1.0)
+    return Evaluation(method, seed, step, *numbers, progress=progress)
+
+
+def started(now: list[float], finished: tuple[float, ...] = ()) -> Progress:
+    progress = Progress((0.5, 1.0, 2.5), clock=lambda: now[0])
+    progress.start(finished)
+    progress.enter(1.0 if finished else 0.5)
+    progress.begin(CONFIG, 20)
+    return progress
+
+
+def test_time_left_follows_from_the_budgets_left() -> None:
+    now = [100.0]
+    progress = started(now)
+    assert progress.text() == "0 of 3 budgets done, 0 % of the race; time left unknown yet"
+    progress.advance("full", 0, 1, 0.1)
+    for method in ("full", "sgd"):
+        for seed in (0, 1):
+            progress.advance(method, seed, 20, 1.0)
+    progress.leave(0.5)
+    now[0] = 110.0
+    assert progress.text() == (
+        "1 of 3 budgets done, 12 % of the race; 10.0 s gone, about 70.0 s left"
+    )
+
+
+def test_a_rung_counts_in_part() -> None:
+    now = [0.0]
+    progress = started(now)
+    progress.advance("full", 0, 10, 0.5)
+    progress.advance("sgd", 0, 10, 0.5)
+    now[0] = 1.0
+    assert "3 % of the race; 1.0 s gone, about 31.0 s left" in progress.text()
+
+
+def test_what_an_earlier_process_did_is_not_counted_as_speed() -> None:
+    now = [0.0]
+    progress = started(now, finished=(0.5,))
+    for method in ("full", "sgd"):
+        progress.evaluated(evaluation(method, 0, 20))
+    assert progress.left() == "time left unknown yet"
+    progress.advance("full", 1, 0, 0.0)
+    progress.advance("full", 1, 20, 0.0)
+    now[0] = 5.0
+    assert progress.left() == "5.0 s gone, about 55.0 s left"
+
+
+def test_progress_that_is_told_comes_before_steps() -> None:
+    """Methods that take more steps for the same budget are not done sooner."""
+    now = [0.0]
+    progress = started(now)
+    progress.progressed("full", 0, 0.5)
+    progress.advance("full", 0, 40, 1.0)
+    progress.evaluated(evaluation("sgd", 0, 40, progress=0.5))
+    now[0] = 1.0
+    assert "3 % of the race" in progress.text()
+
+
+def test_the_display_of_a_rung_has_a_line_about_the_race() -> None:
+    progress = started([0.0])
+    file = io.StringIO()
+    console = Console(file=file, width=100, color_system=None)
+    display = RaceDisplay(console, progress)
+    display.begin(CONFIG, 20)
+    display.end()
+    console.print(display.render())
+    assert "0 of 3 budgets done, 0 % of the race" in file.getvalue()
+    assert "sgd" in file.getvalue()
+
+
+def test_a_terminal_gets_the_sentence_and_one_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    conclude_race(write_race(tmp_path / "race"), terminal=True)
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("drop-muon:parts-4 won: full needs 1.6")
+    assert "At the whole budget, and how many times the cost full needs for the same" in out
+    assert out.endswith("race/report.html")
+    names = {path.name for path in (tmp_path / "race").iterdir()}
+    assert names >= {"results.json", "results.csv", "report.html", "picture.svg"}
+
+
+def test_where_no_person_reads_csv_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conclude_race(write_race(tmp_path / "race"), terminal=False)
+    assert capsys.readouterr().out == (tmp_path / "race" / "results.csv").read_text()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_cells_are_never_cut(tmp_path: Path, width: int) -> None:
+    race = write_race(tmp_path / "race")
+    file = io.StringIO()
+    console = Console(file=file, width=width, color_system=None)
+    console.print(race_table(summarize_race(race)))
+    assert "…" not in file.getvalue()
+    assert all(len(line) <= width for line in file.getvalue().splitlines())
+
+
+def test_a_race_without_a_finished_rung_has_no_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conclude_race(write_race(tmp_path / "race", finished=0), terminal=True)
+    out = capsys.readouterr().out
+    assert out.startswith("Nothing to compare yet")
+    assert "method" not in out

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropmuon.planning.bounds.active_sets import planned_sets, position_blocks, windows
+from dropmuon.planning.bounds.probe import planned_sets, position_blocks, windows
 from dropmuon.planning.timing import bisected
 from dropmuon.theory import contiguous_blocks, same_position_blocks
 from tests.planning.synthetic_plans import layer_names, transformer_layers

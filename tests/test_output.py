@@ -1,12 +1,16 @@
-"""Plain text: tables, counts, durations."""
+"""Tables, counts and durations as text; files that are whole or not there."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import IO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropmuon import text
+from dropmuon import output
+from dropmuon.output import write_json, write_text, write_with
 
 WORDS = st.text("abcxyz0123 ", max_size=9).map(str.strip)
 
@@ -15,7 +19,7 @@ WORDS = st.text("abcxyz0123 ", max_size=9).map(str.strip)
 
 
 def test_a_table_has_a_rule_below_its_header_and_no_space_at_the_end_of_a_line() -> None:
-    found = text.aligned(["layer", "norm"], [["0", "Spectral"], ["head.out", "Sign"]])
+    found = output.aligned(["layer", "norm"], [["0", "Spectral"], ["head.out", "Sign"]])
     assert found.splitlines() == [
         "layer     norm",
         "--------  --------",
@@ -25,7 +29,7 @@ def test_a_table_has_a_rule_below_its_header_and_no_space_at_the_end_of_a_line()
 
 
 def test_a_table_without_rows_is_its_header() -> None:
-    assert text.aligned(["a", "bcd"], []) == "a  bcd\n-  ---"
+    assert output.aligned(["a", "bcd"], []) == "a  bcd\n-  ---"
 
 
 @given(
@@ -35,7 +39,7 @@ def test_a_table_without_rows_is_its_header() -> None:
 )
 def test_columns_begin_at_one_place_and_hold_their_cells(lines: list[list[str]]) -> None:
     header, *rows = lines
-    shown = text.aligned(header, rows).split("\n")
+    shown = output.aligned(header, rows).split("\n")
     assert len(shown) == len(rows) + 2
     rule = shown.pop(1)
     start = 0
@@ -51,9 +55,9 @@ def test_columns_begin_at_one_place_and_hold_their_cells(lines: list[list[str]])
 
 def test_a_row_of_another_length_than_the_header_is_an_error() -> None:
     with pytest.raises(IndexError):
-        text.aligned(["a", "b"], [["1"]])
+        output.aligned(["a", "b"], [["1"]])
     with pytest.raises(ValueError, match="shorter"):
-        text.aligned(["a"], [["1", "2"]])
+        output.aligned(["a"], [["1", "2"]])
 
 
 # Counts
@@ -76,7 +80,7 @@ def test_a_row_of_another_length_than_the_header_is_an_error() -> None:
     ],
 )
 def test_counts_have_three_figures(count: int, expected: str) -> None:
-    assert text.short_count(count) == expected
+    assert output.short_count(count) == expected
 
 
 # Durations
@@ -101,4 +105,34 @@ def test_counts_have_three_figures(count: int, expected: str) -> None:
     ],
 )
 def test_durations_are_short(value: float | None, expected: str) -> None:
-    assert text.duration(value) == expected
+    assert output.duration(value) == expected
+
+
+def test_a_write_that_fails_midway_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"old": 1})
+    before = path.read_bytes()
+
+    def fill(file: IO[bytes]) -> None:
+        file.write(b"half of ")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_with(path, fill)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", [float("nan"), object()])
+def test_what_json_cannot_say_is_refused_before_anything_is_written(
+    tmp_path: Path, content: object
+) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        write_json(tmp_path / "a.json", content)
+    assert not list(tmp_path.iterdir())
+
+
+def test_others_may_read_what_is_written(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "é")
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "é"
+    assert (tmp_path / "a.txt").stat().st_mode & 0o444 == 0o444
