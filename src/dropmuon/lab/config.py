@@ -30,7 +30,7 @@ _MEANT_BEFORE: dict[int, dict[str, Any]] = {1: {"budget": "epochs", "schedule": 
 _DERIVED = frozenset({"format", "baseline"})
 _LARGEST_SEED = 2**63 - 1
 _MOST_SEEDS, _MOST_THREADS = 10_000, 1024
-_MOST = {"evaluations_per_epoch": 1000, "tune": 10_000}
+_MOST_EVALUATIONS, _MOST = 1000, {"tune": 10_000}
 _LEAST_CHANNELS, _LEAST_EPOCHS = 4, 2
 
 
@@ -186,13 +186,18 @@ def _check(config: Config) -> None:
 
 
 def _check_numbers(config: Config) -> None:
-    for name in ("lr", "plan_budget", "epochs"):
+    for name in ("lr", "plan_budget", "epochs", "evaluations_per_epoch"):
         value = getattr(config, name)
         if not _is_number(value) or not 0 < value < math.inf:
             hint = "; YAML reads 1e-3 as a string: write 1.0e-3" if isinstance(value, str) else ""
             raise ValueError(f"{name} must be a positive number, got {value!r}{hint}")
     if config.lr > LARGEST_LR:
         raise ValueError(f"lr must be at most {LARGEST_LR:g}, got {config.lr!r}; lower it")
+    if config.evaluations_per_epoch > _MOST_EVALUATIONS:
+        raise ValueError(
+            f"evaluations_per_epoch must be at most {_MOST_EVALUATIONS}, got "
+            f"{config.evaluations_per_epoch!r}; lower it"
+        )
     if not _is_number(config.momentum) or not 0 <= config.momentum < 1:
         raise ValueError(f"momentum must be in [0, 1), got {config.momentum!r}")
     if not _is_number(config.scale) or not 0 < config.scale <= 1:

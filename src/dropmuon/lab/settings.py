@@ -83,7 +83,9 @@ class Settings:
     )
     momentum: float = _setting(0.5, "momentum of full and drop-muon")
     policy: str = _setting("", "norm per parameter of full and drop-muon: spectral, muon, scion")
-    evaluations_per_epoch: int = _setting(2, "more evaluations give finer times to target")
+    evaluations_per_epoch: float = _setting(
+        2, "more give finer times to target, and take time themselves; 0.2 is once in 5 epochs"
+    )
     train_examples: int = _setting(4_000, "training examples per evaluation")
     augment: bool = _setting(False, "shift and flip images at random", task=True)
     context: int = _setting(64, "bytes per example, for text", task=True)
