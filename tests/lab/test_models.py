@@ -76,6 +76,18 @@ def test_the_papers_cnns_have_three_convolutions_of_these_channels(
     assert tuple(found) == channels
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_joined_head_belongs_to_the_last_layer_and_changes_no_logit(name: str) -> None:
+    model, inputs, _ = small(name)
+    torch.manual_seed(0)
+    shape, classes = (TEXT, 256) if name == "gpt" else (IMAGE, 10)
+    channels = {"cnn": (4, 8), "mlp": (16, 8), "resnet18": (4, 4, 8, 8), "gpt": (32, 32)}[name]
+    joined = build(name, shape, classes, channels, join_head=True)
+    layers = list(dict.fromkeys(item_of(key) for key, _ in model.named_parameters()))
+    assert list(dict.fromkeys(item_of(key) for key, _ in joined.named_parameters())) == layers[:-1]
+    assert torch.equal(model.eval()(inputs), joined.eval()(inputs))
+
+
 def test_batch_norm_stands_between_convolution_and_relu() -> None:
     model = build("cnn", IMAGE, 10, (4, 8, 16), batch_norm=True)
     for place in range(1, 4):

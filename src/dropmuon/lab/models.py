@@ -55,6 +55,7 @@ def build(
     num_classes: int,
     channels: Sequence[int] | None = None,
     batch_norm: bool = False,
+    join_head: bool = False,
 ) -> nn.Sequential:
     """Make a model for inputs of this shape, with random weights from PyTorch's generator.
 
@@ -64,17 +65,24 @@ def build(
         num_classes: how many classes the model distinguishes.
         channels: widths in order; one per block for cnn, mlp and gpt, one per stage for resnet18.
         batch_norm: before each ReLU, in cnn and mlp; resnet18 always has it.
+        join_head: make the head part of the last layer, instead of a layer of its own.
     """
     family = family_of(name)
     widths = tuple(channels or family.channels)
     for width in widths:
         whole_number("channels", width)
-    return family.make(shape, num_classes, widths, batch_norm)
+    model = family.make(shape, num_classes, widths, batch_norm)
+    return _with_joined_head(model) if join_head else model
 
 
 def item_of(name: str, parameter: object = None) -> str:
     """Return the layer of a parameter, for `by=`: the item of the `Sequential` that holds it."""
     return name.partition(".")[0]
+
+
+def _with_joined_head(model: nn.Sequential) -> nn.Sequential:
+    *others, (last, block), (_, head) = model.named_children()
+    return nn.Sequential(OrderedDict([*others, (last, nn.Sequential(block, head))]))
 
 
 def _cnn(

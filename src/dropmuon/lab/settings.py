@@ -49,6 +49,11 @@ class Settings:
     model: str = _setting("cnn", "cnn (default), mlp, resnet18 or gpt", task=True)
     channels: tuple[int, ...] = _setting((), "widths of the model, such as 64,128,256", task=True)
     batch_norm: bool = _setting(False, "use batch norm in cnn and mlp", task=True)
+    join_head: bool = _setting(
+        False,
+        "count the head as part of the last layer; by default cnn 8,16,32 has 4 layers",
+        task=True,
+    )
     batch_size: int = _setting(256, "examples per step")
     budget: str = _setting(
         "ops",
@@ -86,7 +91,7 @@ class Settings:
     evaluations_per_epoch: float = _setting(
         2, "more give finer times to target, and take time themselves; 0.2 is once in 5 epochs"
     )
-    train_examples: int = _setting(4_000, "training examples per evaluation")
+    train_examples: int = _setting(4_000, "training examples per evaluation, at most all of them")
     augment: bool = _setting(False, "shift and flip images at random", task=True)
     context: int = _setting(64, "bytes per example, for text", task=True)
     plan_budget: float = _setting(20.0, "seconds of planning, for drop-muon:planned")

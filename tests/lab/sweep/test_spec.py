@@ -113,8 +113,11 @@ def test_what_is_wrong_is_said_before_anything_runs(content, message):
     assert message in str(error.value)
 
 
-def test_the_paper_s_grid_has_its_180_configurations_of_six_methods():
+def test_the_paper_s_grid_has_180_configurations_of_six_methods_on_each_of_its_data_sets():
     cells = read_spec(EXAMPLES / "paper.yaml").cells()
-    assert len(cells) == 5 * 3 * 6 * 2
+    assert len(cells) == 3 * 5 * 3 * 6 * 2
+    assert {(cell.config.budget, cell.config.schedule) for cell in cells} == {
+        ("epochs", "constant")
+    }
     assert {len(cell.config.methods) for cell in cells} == {6}
     assert {len(cell.config.seeds) for cell in cells} == {5}

@@ -24,6 +24,7 @@ _TASK_SETTINGS = (
     "model",
     "channels",
     "batch_norm",
+    "join_head",
     "context",
     "epochs",
     "budget",

@@ -182,6 +182,8 @@ def task_title(settings: Mapping[str, Any]) -> str:
         parts.append(f"{epochs} {'epoch' if epochs == 1 else 'epochs'}")
     if settings.get("batch_norm"):
         parts.append("batch norm")
+    if settings.get("join_head"):
+        parts.append("head in the last layer")
     if float(settings.get("scale") or 1) < 1:
         parts.append(f"scale {settings['scale']:g}")
     if settings.get("batch_size"):

@@ -48,7 +48,12 @@ def initial_model(config: Config, found: data.Data, seed: int) -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build(
-            config.model, found.shape, found.num_classes, config.channels, config.batch_norm
+            config.model,
+            found.shape,
+            found.num_classes,
+            config.channels,
+            config.batch_norm,
+            config.join_head,
         )
     return model.to(config.device)
 

@@ -49,7 +49,8 @@ _SMALLER = (1, 2, 4, 8)
 """Batches that are tried: whole, halves, quarters and eighths of the given size."""
 
 _SETTINGS = (
-    *("dataset", "model", "channels", "batch_norm", "augment", "context", "batch_size", "lr"),
+    *("dataset", "model", "channels", "batch_norm", "join_head", "augment", "context"),
+    *("batch_size", "lr"),
     *("momentum", "policy", "budget", "epochs", "schedule", "warm_up", "decay", "validation"),
 )
 """Settings of a comparison that the result of tuning depends on."""
