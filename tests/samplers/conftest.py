@@ -79,6 +79,7 @@ SCHEDULES: list[tuple[str, Callable[[int], Any], float, Callable[[int], list[flo
     ("named", lambda n: "epoch-shift", 0.25, shift(0.5, 0.25)),
     ("shift-start", lambda n: epoch_shift(0.5), 0.0, shift(0.5, 0.0)),
     ("shift-late", lambda n: epoch_shift(1.5), 0.8, shift(1.5, 0.8)),
+    ("shift-by-epochs", lambda n: epoch_shift(0.5, epochs=4), 0.7, shift(0.5, 0.5)),
     ("shift-end", lambda n: epoch_shift(0.5), 1.0, shift(0.5, 1.0)),
     ("array", lambda n: POSITIVE_FIXED[n], 0.0, lambda n: list(POSITIVE_FIXED[n])),
     ("function", lambda n: tilting, 0.7, lambda n: tilting(n, 0.7)),
