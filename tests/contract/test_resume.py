@@ -45,6 +45,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "nesterov": {"nesterov": True, "momentum": 0.9, "momentum_start": "zero"},
     "sharp": {"step_rule": rules.Sharp(), "policy": "euclidean", "full_start": False},
     "no truncation": {"truncate": False, "sampler": samplers.Nice(1)},
+    "refreshed": {"truncate": "refresh", "sampler": samplers.Nice(1), "policy": "muon"},
+    "started": {"full_start": "momentum", "sampler": samplers.Serial(), "resample_every": 2},
 }
 
 

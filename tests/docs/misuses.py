@@ -213,6 +213,12 @@ MISUSES = [
         lambda: make(momentum_start="gradients"),
     ),
     value(
+        "unknown-full-start",
+        "full_start must .* mean 'momentum'",
+        lambda: make(full_start="momentun"),
+    ),
+    value("unknown-truncate", "truncate must .* mean 'refresh'", lambda: make(truncate="refrsh")),
+    value(
         "unknown-norm",
         "norm must .* mean 'spectral'",
         lambda: DropMuon([{"params": [Parameter(torch.ones(2, 2))], "norm": "spectrall"}]),

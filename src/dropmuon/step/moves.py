@@ -50,7 +50,7 @@ def take_step(
                 continue
             followed = _momentum(bucket)  # M_i, started or updated
             if not bucket.stretch:
-                continue  # another one's turn: X_i stays
+                continue  # another one's turn, or i not in S^k: X_i stays
             units = bucket.norm.unit_directions(followed)  # -lmo(M_i) at radius 1
             if rule.uses_dual:  # ||M_i||_*, from which the lengths of a whole layer follow
                 duals = [inner(m, unit) for m, unit in zip(followed, units, strict=True)]

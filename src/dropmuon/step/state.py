@@ -19,11 +19,12 @@ from dropmuon.samplers import Sampler
 __all__ = ["SavedOptimizer", "check_group"]
 
 KEY = "dropmuon"
-VERSION = 3
+VERSION = 4
 
 _FIELDS = {
     *("version", "layers", "sampler", "seed", "resample_every", "total_steps", "full_start"),
     *("steps", "full_step", "turns", "parts", "active", "adaptation", "has_gradient", "skipped"),
+    "moving",
 }
 _STARTS = ("gradient", "zero")
 
@@ -122,11 +123,15 @@ def _upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
         own["has_gradient"] = [None if full_next else name not in silent for name in own["layers"]]
         own |= {"version": 2, "parts": 1, "active": [own["active"]]}
     if own.get("version") == 2:
-        own |= {"version": VERSION, "turns": 1, "adaptation": None}
+        own |= {"version": 3, "turns": 1, "adaptation": None}
+    if own.get("version") == 3:
+        own |= {"version": VERSION, "moving": None}
     return {**saved, KEY: own}
 
 
-_IN_ALL_VERSIONS = _FIELDS - {"full_step", "turns", "parts", "adaptation", "has_gradient"}
+_IN_ALL_VERSIONS = _FIELDS - {
+    *("full_step", "turns", "parts", "adaptation", "has_gradient", "moving")
+}
 
 
 def _check_fit(
