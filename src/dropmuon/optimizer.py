@@ -24,7 +24,7 @@ from dropmuon.model.roster import Member, Roster
 from dropmuon.model.work import Work
 from dropmuon.samplers.base import ActiveSet, active_set
 from dropmuon.step.adaptation import Adaptation
-from dropmuon.step.draws import Draws, FullStart, joined
+from dropmuon.step.draws import Draws, FullStart, check_windows, joined
 from dropmuon.step.moves import new_state, screen, screens_on_host, take_step
 from dropmuon.step.rules import StepRule, momentum_or_default, or_default
 from dropmuon.step.state import SavedOptimizer, check_group
@@ -136,6 +136,7 @@ class DropMuon(InParts, SavedOptimizer):
         self.updates_per_batch = whole_number("updates_per_batch", updates_per_batch)
         self._parts = Parts(whole_number("parts", parts))
         check_parts(self.parts, self.updates_per_batch, self.sampler)
+        check_windows(self.sampler, self.parts)
         if not isinstance(truncate, bool) and truncate != "refresh":
             raise unknown_name("truncate", str(truncate), ["True", "False", "refresh"])
         self.truncate = truncate

@@ -381,6 +381,16 @@ MISUSES = [
     value("no-parts", "parts must be a whole number", lambda: make(parts=0)),
     value("half-a-part", "parts must be a whole number", lambda: make(parts=1.5)),
     value("adaptive-in-one-part", "no way to measure", lambda: make(sampler="adaptive")),
+    value(
+        "windows-in-parts",
+        "parts=2 and Stratified.* cannot be combined",
+        lambda: make(parts=2, sampler=samplers.Stratified(samplers.Progressive(), 8)),
+    ),
+    value(
+        "windows-of-full-steps",
+        "sampler must be one that draws",
+        lambda: samplers.Stratified(samplers.Full(), 8),
+    ),
     value("no-turns", "turns must be a whole", lambda: make(turns=0)),
     value(
         "turns-of-sharp-steps",

@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from dropmuon.checks import unknown_name, whole_number
-from dropmuon.samplers import ActiveSet, Sampler
+from dropmuon.samplers import ActiveSet, Sampler, Stratified
 
-__all__ = ["Draws", "FullStart", "joined"]
+__all__ = ["Draws", "FullStart", "check_windows", "joined"]
 
 FullStart: TypeAlias = bool | Literal["momentum"]
 """What the first step does for all layers: move them, or only start their momentum."""
@@ -70,6 +70,10 @@ class Draws:
         first = int(self.full_start is True)
         window = (step - first) // self.resample_every
         progress = self.progress(window * self.resample_every + first)
+        if isinstance(sampler, Stratified) and parts == 1:
+            stratum, place = divmod(window, sampler.steps)
+            rng = self._generator(stratum)
+            return (sampler.sample_in_window(place, num_layers, rng, progress),)
         rng = self._generator(window)
         if parts == 1:
             return (sampler.sample(num_layers, rng, progress),)
@@ -90,6 +94,15 @@ class Draws:
     def _generator(self, window: int) -> np.random.Generator:
         key = np.array([self.seed, window], dtype=np.uint64)
         return np.random.Generator(np.random.Philox(key=key))
+
+
+def check_windows(sampler: Sampler, parts: int) -> None:
+    """Raise ValueError where windows of steps would spread what parts have spread already."""
+    if parts > 1 and isinstance(sampler, Stratified):
+        raise ValueError(
+            f"parts={parts} and {sampler!r} cannot be combined: the sets of a step's parts are "
+            f"drawn evenly already; give sampler={sampler.sampler!r}"
+        )
 
 
 def joined(drawn: ActiveSet, is_able: Callable[[int], bool], num_layers: int) -> ActiveSet:
