@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
-from dropmuon import DropMuon, norms, presets, reference, rules, samplers
+from dropmuon import DropMuon, layer_groups, norms, presets, reference, rules, samplers
 from dropmuon.model.policies import Member
 from dropmuon.samplers import ActiveSet
 from tests.models import (
@@ -309,6 +309,36 @@ def test_inactive_layers_keep_parameters_and_momentum_bit_for_bit(
         for i, (old, new) in enumerate(zip(before, _bits(optimizer, layers), strict=True)):
             same = [torch.equal(a, b) for a, b in zip(old, new, strict=True)]
             assert not any(same) if i in active else all(same)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("sampler", ["uniform", "nice"])
+def test_a_group_may_follow_its_gradient_without_an_lmo(sampler: str, nesterov: bool) -> None:
+    model, make_batch, loss = residual()
+    data, b = batches(make_batch, STEPS), len(layers_of(model))
+    X_0 = copy.deepcopy(model)
+    groups = layer_groups(model, policy=policy("spectral"), orthogonalize="svd")
+    bypassed = {groups[0]["layer"], groups[-1]["layer"]}
+    for group in groups:
+        if group["layer"] in bypassed:
+            group |= {"norm": "euclidean", "step_rule": rules.Sharp()}
+    optimizer = DropMuon(
+        groups, lr=0.02, momentum=0.8, nesterov=nesterov, sampler=SAMPLERS[sampler](b)
+    )
+    S = train(model, optimizer, loss, data)
+    start = point(X_0)
+    along_gradient = {id(x) for i in (0, b - 1) for x in start[i]}
+    X = reference.algorithm_1_in_parts(
+        start,
+        lambda X, k, p: gradient_of(X_0, loss, data)(X, k),
+        [[active] for active in S],
+        0.02,
+        0.2,
+        partial(norm_of, "spectral"),
+        nesterov=nesterov,
+        bypass=lambda x: id(x) in along_gradient,
+    )
+    assert_same_point(model, X)
 
 
 def test_a_started_momentum_moves_the_drawn_set_only() -> None:

@@ -95,7 +95,9 @@ class DropMuon(InParts, SavedOptimizer):
             callable of a `policies.Member`.
         orthogonalize: newton-schulz, svd, cubic, polar-express, coefficients, or a callable.
         adamw_lr: learning rate of the parameters that policy "muon" gives to AdamW.
-        step_rule: a `rules.StepRule`; by default a step has length lr in its layer's norm.
+        step_rule: a `rules.StepRule`; by default a step has length lr in its layer's norm. A group
+            may have its own: `norm="euclidean"` with `rules.Sharp()` moves it along the gradient
+            itself, without the cost :math:`c_i^\sharp` of an LMO.
         foreach: False moves parameters one by one: slower, with less peak memory.
         error_if_nonfinite: raise on a NaN or infinite gradient instead of skipping its layer.
     """
@@ -150,6 +152,7 @@ class DropMuon(InParts, SavedOptimizer):
             "momentum_start": momentum_start,
             "foreach": foreach,
             "norm": None,
+            "step_rule": None,
         }
         check_group(defaults)
         nonnegative_number("adamw_lr", adamw_lr)
@@ -427,6 +430,11 @@ class DropMuon(InParts, SavedOptimizer):
             param_group["norm"] = norms.by_name(param_group["norm"], orthogonalize)
             if isinstance(param_group["norm"], norms.AdamW):
                 param_group.setdefault("lr", adamw_lr)
+        if param_group.get("step_rule") is not None:
+            rule = or_default(param_group["step_rule"])
+            check_turns(self.draws.turns, rule)
+            given = param_group.get("momentum")
+            param_group["momentum"] = momentum_or_default(given, rule, self.defaults["momentum"])
         check_group({**self.defaults, **param_group})
         super().add_param_group(param_group)
         if len(self.roster) == 0:
@@ -443,7 +451,9 @@ class DropMuon(InParts, SavedOptimizer):
         """Read the layers off the groups; the next step moves all of them."""
         roster = read_groups(self.param_groups, members, *self._routing[:2])
         self.sampler.check(len(roster))
-        self.step_rule.check(len(roster))
+        for rule in (self.step_rule, *(group.get("step_rule") for group in self.param_groups)):
+            if rule is not None:
+                rule.check(len(roster))
         self.roster = roster
         assign_turns(list(roster.members()), self.draws.turns, self.draws.seed)
         self._flags = Flags([[(m.parameter, m.owner) for m in layer] for layer in roster.layers])

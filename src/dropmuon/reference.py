@@ -68,6 +68,7 @@ def algorithm_1_in_parts(
     nesterov: bool = False,
     weight_decay: float = 0.0,
     stretch: Callable[[Tensor, int], float] = lambda x, k: 1.0,
+    bypass: Callable[[Tensor], bool] = lambda x: False,
     refresh: Callable[[int], bool] = lambda k: False,
 ) -> Point:
     """Run Drop-Muon with a set S[k][p] and a gradient for each part p of step k.
@@ -75,9 +76,10 @@ def algorithm_1_in_parts(
     The gradient of layer i is the mean over the parts in which it is active; a layer that is
     active in no part keeps its momentum and its place. One part per step is Algorithm 1. In step k
     a tensor moves `stretch` times as far; with r turns that is r in its own turn and 0 otherwise,
-    when only its momentum follows the gradient. In the steps that `refresh` names, all momenta
-    follow the gradients of all parts, and S decides only what moves: k = 0 is the start that
-    Algorithm 1 prints.
+    when only its momentum follows the gradient. A tensor that is to `bypass` the LMO moves by -t
+    times its momentum, the remark of section "Arbitrary Sampling". In the steps that `refresh`
+    names, all momenta follow the gradients of all parts, and S decides only what moves: k = 0 is
+    the start that Algorithm 1 prints.
     """
     X_0, X = X, [[x.clone() for x in layer] for layer in X]
     M: list[list[Tensor] | None] = [None] * len(X)
@@ -100,7 +102,8 @@ def algorithm_1_in_parts(
             for j, x in enumerate(X[i]):
                 along = beta * G_i[j] + (1 - beta) * new[j] if nesterov else new[j]
                 radius = t * stretch(X_0[i][j], k)
-                X[i][j] = (1 - radius * weight_decay) * x + lmo(norm(x), along, radius)
+                move = -radius * along if bypass(X_0[i][j]) else lmo(norm(x), along, radius)
+                X[i][j] = (1 - radius * weight_decay) * x + move
     return X
 
 

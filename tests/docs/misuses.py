@@ -130,6 +130,10 @@ def ddp_that_expects_all_gradients() -> None:
             optimizer.step()
 
 
+def rule_group(rule: Any) -> dict[str, Any]:
+    return {"params": [Parameter(torch.ones(2, 2))], "step_rule": rule}
+
+
 @dataclass(frozen=True)
 class Misuse:
     """What a user did, what is raised or warned of, and what the message must say."""
@@ -396,6 +400,11 @@ MISUSES = [
         "turns-of-sharp-steps",
         "turns=2 needs steps of constant radius",
         lambda: make(turns=2, step_rule=rules.Sharp()),
+    ),
+    value(
+        "turns-of-a-sharp-group",
+        "turns=2 needs steps of constant radius",
+        lambda: DropMuon([rule_group(rules.Sharp())], turns=2),
     ),
     value(
         "parts-and-updates",

@@ -179,10 +179,10 @@ def or_default(rule: StepRule | None) -> StepRule:
     return rule or Constant()
 
 
-def momentum_or_default(given: float | None, rule: StepRule) -> float:
-    """Return the momentum to use: what is given, else what the rule's theorem requires, or 0.5."""
+def momentum_or_default(given: float | None, rule: StepRule, default: float = 0.5) -> float:
+    """Return the momentum: what is given, else what the rule's theorem requires, or the default."""
     if given is None:
-        return 0.5 if rule.momentum is None else rule.momentum
+        return default if rule.momentum is None else rule.momentum
     if rule.momentum is not None and given != rule.momentum:
         raise ValueError(
             f"momentum={given} contradicts {rule!r}, whose theorem requires {rule.momentum}; "
