@@ -248,6 +248,11 @@ MISUSES = [
         lambda: DropMuon([{"params": [Parameter(torch.ones(2, 2))], "norm": norms.Sign}]),
     ),
     kind("by-a-number", "by must be", lambda: make(by=3)),
+    value(
+        "horizon-reached-above-one",
+        "reached must be at most 1",
+        lambda: rules.Horizon(10, reached=[0.5, 2.0]),
+    ),
     kind("step-rule-a-number", "step_rule must be", lambda: make(step_rule=0.5)),
     # samplers
     value("no-total-steps", "total_steps is missing", lambda: make(sampler="epoch-shift")),

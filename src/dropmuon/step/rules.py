@@ -11,6 +11,7 @@ those of its parameters (Algorithm 2), so that SGD is the Euclidean case.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -151,23 +152,36 @@ class Horizon(StepRule):
 
     The radii and the momentum that the stochastic theorem requires when K steps are planned. The
     momentum kept is 1 - beta. Leave the learning rate at 1 to get the theorem's own radii.
+
+    The proof does not cover the printed eta where layers are left out of steps (docs/theory.md). It
+    does with `reached`, the probabilities P(i in S) that layers move (`sampler.marginals(b)[1]`):
+    radii are then shorter by their roots. `theory.admissible_eta(..., repaired=True)` finds the
+    largest such eta, never smaller than this; with those, leave `reached` out.
     """
 
-    def __init__(self, steps: int, eta: Constants = 1.0) -> None:
+    def __init__(
+        self, steps: int, eta: Constants = 1.0, *, reached: ArrayLike | None = None
+    ) -> None:
         self.steps = whole_number("steps", steps, remedy="it is the horizon K")
         self.momentum = 1.0 - (self.steps + 1) ** -0.5
         self._eta = _Table("eta", eta, positive=True)
+        self._reached = _Table("reached", 1.0 if reached is None else reached, positive=True)
+        self._reached.refuse_above(1.0)
 
     def check(self, num_layers: int) -> None:
         self._eta.check(num_layers)
+        self._reached.check(num_layers)
 
     def length(
         self, layer: int, active: ActiveSet, dual: Tensor | None, layer_dual: Tensor | None
     ) -> float:
-        return self._eta(layer, active) / float((self.steps + 1) ** 0.75)
+        eta = self._eta(layer, active) * math.sqrt(self._reached(layer, active))
+        return eta / float((self.steps + 1) ** 0.75)
 
     def __repr__(self) -> str:
-        return f"Horizon({self.steps}, {self._eta!r})"
+        reached = repr(self._reached)
+        shorter = "" if reached == "1.0" else f", reached={reached}"
+        return f"Horizon({self.steps}, {self._eta!r}{shorter})"
 
 
 def or_default(rule: StepRule | None) -> StepRule:
@@ -229,6 +243,13 @@ class _Table:
             raise ValueError(
                 f"{self._name} has {len(self._values)} entries, but the model has {num_layers} "
                 "layers; give one entry per layer"
+            )
+
+    def refuse_above(self, most: float) -> None:
+        if (self._values > most).any():
+            raise ValueError(
+                f"{self._name} must be at most {most:g}, got {self._values.tolist()}; "
+                "give probabilities"
             )
 
     def _refuse_bad(self, values: NDArray[np.float64]) -> None:

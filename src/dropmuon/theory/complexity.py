@@ -173,6 +173,23 @@ class Means:
         mean: FloatArray = self.p @ values
         return mean
 
+    def ratio(self) -> FloatArray:
+        """Return E[L0_{i,S} / L1_{i,S}], 0 where a layer has no L1 and its term vanishes."""
+        l0, l1 = self.l0, self.l1
+        some = self.over(l1)[..., None, :] > 0
+        open_ = self.member & some & (l1 == 0) & (l0 > 0)
+        if open_.any():
+            i = int(np.argwhere(open_)[0, -1])
+            raise ValueError(
+                f"smoothness must have L1 > 0 for all sets with layer {i} or for none, got both; "
+                "give the zeros a small positive L1"
+            )
+        return self.over(np.divide(l0, l1, out=np.zeros_like(l0), where=l1 > 0))
+
+    def largest(self) -> FloatArray:
+        """Return E[max_i L1_{i,S}]."""
+        return np.asarray(self.over(self.l1.max(axis=-1, keepdims=True))[..., 0])
+
     def smooth_weights(self) -> FloatArray:
         """Return w_i = E[1{i in S} / (2 L0_{i,S})]."""
         with np.errstate(divide="ignore"):
