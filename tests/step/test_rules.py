@@ -11,7 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from dropmuon import DropMuon, layer_groups, norms, presets, samplers
-from dropmuon.step.rules import Constant, Generalized, Horizon, Sharp, Smooth, StepRule
+from dropmuon.step.rules import (
+    LARGEST,
+    ROOT_OF_SQUARES,
+    Constant,
+    Generalized,
+    Horizon,
+    NormOfLayer,
+    Sharp,
+    Smooth,
+    StepRule,
+)
 from tests.models import batches, gradient, mlp, train
 
 SHAPES = [(4, 3), (3, 5), (6,), (2, 2, 3)]
@@ -402,3 +412,20 @@ def test_rules_of_groups_are_saved_as_text_and_kept_on_loading() -> None:
     assert [group["step_rule"] for group in state["param_groups"]] == ["Sharp()", None]
     optimizer.load_state_dict(state)
     assert [group["step_rule"] for group in optimizer.param_groups] == [rule, None]
+
+
+@pytest.mark.parametrize("composed", [LARGEST, ROOT_OF_SQUARES], ids=["largest", "squares"])
+def test_rho_of_a_layer_bounds_the_euclidean_norm_of_its_parameters(composed: NormOfLayer) -> None:
+    spectral, sign = norms.Spectral("svd"), norms.Sign()
+    low, high = composed.rho([spectral.rho((4, 3)), sign.rho((5,))])
+    torch.manual_seed(0)
+    for _ in range(200):
+        weight, bias = torch.randn(4, 3).double(), torch.rand(1) * torch.randn(5).double()
+        own = composed.norm(torch.stack([spectral.norm(weight), sign.norm(bias)]))
+        euclidean = torch.cat([weight.flatten(), bias]).norm()
+        assert low * own <= euclidean * (1 + 1e-9)
+        assert euclidean <= high * own * (1 + 1e-9)
+    unit = [spectral.unit_direction(weight), sign.unit_direction(bias)]
+    lengths = [float(each.norm()) for each in unit]
+    reached = (sum(x**2 for x in lengths) ** 0.5) if composed is LARGEST else max(lengths)
+    assert reached == pytest.approx(high)

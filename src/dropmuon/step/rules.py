@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -42,16 +42,27 @@ Constants = float | ArrayLike | Callable[[int, ActiveSet], float]
 
 
 class NormOfLayer(NamedTuple):
-    """The norm of a layer from those of its parameters, and its dual norm from theirs."""
+    """The norm of a layer from those of its parameters, and its dual norm from theirs.
+
+    `widest` gives rho_high of the layer from those of its parameters; rho_low is their least.
+    """
 
     norm: Callable[[Tensor], Tensor]
     dual: Callable[[Tensor], Tensor]
+    widest: Callable[[Tensor], Tensor]
+
+    def rho(self, parameters: Iterable[tuple[float, float]]) -> tuple[float, float]:
+        """Return rho_low and rho_high of a layer from those of its parameters, see `Norm.rho`."""
+        low, high = torch.tensor(list(parameters), dtype=torch.float64).unbind(dim=1)
+        return float(low.amin()), float(self.widest(high))
 
 
-LARGEST = NormOfLayer(norm=torch.amax, dual=torch.sum)
+LARGEST = NormOfLayer(norm=torch.amax, dual=torch.sum, widest=torch.linalg.vector_norm)
 """The largest of the norms; its dual is the sum of the dual norms."""
 
-ROOT_OF_SQUARES = NormOfLayer(norm=torch.linalg.vector_norm, dual=torch.linalg.vector_norm)
+ROOT_OF_SQUARES = NormOfLayer(
+    norm=torch.linalg.vector_norm, dual=torch.linalg.vector_norm, widest=torch.amax
+)
 """The root of the sum of squares, its own dual."""
 
 

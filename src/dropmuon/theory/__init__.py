@@ -41,6 +41,7 @@ from dropmuon.theory.generalized import (
     solve_generalized,
     solve_generalized_squared,
 )
+from dropmuon.theory.leading_order import StochasticCase
 from dropmuon.theory.linear_programs import (
     ProgramSolution,
     solve_covering_program,
@@ -60,6 +61,7 @@ from dropmuon.theory.progressive import (
     optimal_progressive,
     progressive_cost,
 )
+from dropmuon.theory.set_search import optimal_sets
 from dropmuon.theory.shares import (
     SharesSolution,
     optimal_shares,
@@ -69,9 +71,11 @@ from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
 from dropmuon.theory.stochastic import (
     PartsVariance,
     StochasticBound,
+    StochasticIterations,
     admissible_eta,
     horizon_momentum,
     horizon_radii,
+    iterations_stochastic,
     parts_variance,
     stochastic_bound,
 )
@@ -90,6 +94,8 @@ __all__ = [
     "Smoothness",
     "StepCosts",
     "StochasticBound",
+    "StochasticCase",
+    "StochasticIterations",
     "TauChoice",
     "admissible_eta",
     "against_full",
@@ -109,9 +115,11 @@ __all__ = [
     "horizon_radii",
     "iterations_generalized",
     "iterations_smooth",
+    "iterations_stochastic",
     "nice_factor",
     "optimal_partition",
     "optimal_progressive",
+    "optimal_sets",
     "optimal_shares",
     "optimal_shares_by_bound",
     "parts_variance",

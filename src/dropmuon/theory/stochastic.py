@@ -18,15 +18,18 @@ from dropmuon.samplers.base import FloatArray
 from dropmuon.samplers.progressive import Progressive, Shares
 from dropmuon.theory.complexity import Means, check_positive
 from dropmuon.theory.costs import Sampling, nonnegative
+from dropmuon.theory.leading_order import StochasticCase
 from dropmuon.theory.smoothness import Smoothness
 
 __all__ = [
     "PartsDraws",
     "PartsVariance",
     "StochasticBound",
+    "StochasticIterations",
     "admissible_eta",
     "horizon_momentum",
     "horizon_radii",
+    "iterations_stochastic",
     "parts_variance",
     "stochastic_bound",
 ]
@@ -161,6 +164,71 @@ def stochastic_bound(
         curvature=float(eta_i**2 @ bend) / (2.0 * n**0.75 * scale),
         noise=float((2.0 * means.reached * eta_i) @ (high * deviation)) / (n**0.25 * scale),
     )
+
+
+@dataclass(frozen=True)
+class StochasticIterations:
+    """The steps that the stochastic theorem requires, with its radii and its bound there.
+
+    Attributes:
+        total: K.
+        eta: of each layer; its radius is eta_i / (K+1)^(3/4), see `horizon_radii`.
+        bound: the bound on the sum of norms after K steps, at most epsilon, with its terms.
+    """
+
+    total: int
+    eta: FloatArray
+    bound: StochasticBound
+
+
+def iterations_stochastic(
+    sampler: Sampling,
+    smoothness: Smoothness,
+    case: StochasticCase,
+    epsilon: float,
+    progress: float = 0.0,
+    *,
+    weighted: bool = False,
+) -> StochasticIterations:
+    """Return K after which Theorem "stoch_rt_l0l1_iter" bounds a sum of norms by epsilon.
+
+    With `weighted`, the sum of Q_i eta_i / mean(Q eta) E||grad_i f|| of the theorem; without, the
+    plain sum, where min(Q eta) replaces the mean. The radii are the longest admissible ones, times
+    a common factor where shorter ones lower the bound. K is enough, and K - 1 is not.
+    """
+    check_positive(epsilon=epsilon)
+    sigma, low, high = case.per_layer(smoothness.num_layers)
+    reached = Means.of(sampler, smoothness, progress).reached
+
+    def at(horizon: int) -> StochasticIterations:
+        def bound_of(eta: FloatArray) -> StochasticBound:
+            given = (sampler, smoothness, case.gap, horizon, eta, sigma, low, high, progress)
+            return stochastic_bound(*given, repaired=case.repaired)
+
+        eta = admissible_eta(
+            sampler, smoothness, horizon, low, high, progress, repaired=case.repaired
+        )
+        bound = bound_of(eta)
+        bent = bound.drift + bound.curvature
+        if bent > bound.gap:  # terms proportional to c and to 1/c have the least sum where equal
+            eta = eta * math.sqrt(bound.gap / bent)
+            bound = bound_of(eta)
+        moved = reached * eta
+        scale = 1.0 if weighted else float(moved.mean() / moved.min())
+        terms = {name: scale * term for name, term in bound.terms.items()}
+        return StochasticIterations(horizon, eta, StochasticBound(**terms))
+
+    high_end = 1
+    while at(high_end).bound.total > epsilon:
+        high_end *= 2
+    low_end = high_end // 2
+    while high_end - low_end > 1:
+        middle = (low_end + high_end) // 2
+        if at(middle).bound.total > epsilon:
+            low_end = middle
+        else:
+            high_end = middle
+    return at(high_end)
 
 
 @dataclass(frozen=True)
