@@ -43,6 +43,9 @@ __all__ = ["optimal_sets"]
 _GRID = 64
 """Points of the bound in the stochastic regime."""
 
+_MOST_SETS = 64
+"""The number of sets up to which a search takes seconds."""
+
 _LEAST = 1e-9
 """The least probability of a set during a search; smaller ones are set to 0 if that is better."""
 
@@ -60,7 +63,8 @@ def optimal_sets(
 
     "smooth" is a linear program, solved exactly. In the others the best of several local searches
     (SLSQP) is returned: from equal probabilities, from those of the bound, and from `guesses`.
-    `gap` bounds how far from the optimum it may be.
+    `gap` bounds how far from the optimum it may be. Of more than 64 sets, only these starting
+    points are compared.
     """
     check_regime(regime)
     chosen = [active_set("sets", each, costs.num_layers) for each in sets]
@@ -76,16 +80,19 @@ def optimal_sets(
             f"smoothness must have L1 > 0 in regime {regime!r}, got 0; give it a small positive one"
         )
 
+    means = Means(dict.fromkeys(chosen, 1.0 / len(chosen)), l0, l1)
+
     def cost(p: FloatArray) -> float:
-        if not (p @ inside).all():
+        means.p, means.reached = p, p @ inside
+        if not means.reached.all():
             return np.inf
-        means = Means(dict(zip(chosen, p.tolist(), strict=True)), l0, l1)
         return float(prices @ p) * float(means.relative_iterations(regime, case))
 
     bound, start = _bound(regime, case, prices, inside, l0, l1)
     starts = [np.full(len(chosen), 1.0 / len(chosen)), start, *map(np.asarray, guesses)]
     candidates = [each / each.sum() for each in starts]
-    candidates += [_searched(each, cost) for each in list(candidates)]
+    if len(chosen) <= _MOST_SETS:
+        candidates += [_searched(each, cost) for each in list(candidates)]
     candidates += [_without_traces(each) for each in candidates]
     values = [cost(each) for each in candidates]
     best = int(np.argmin(values))

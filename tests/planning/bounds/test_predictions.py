@@ -27,19 +27,20 @@ from tests.planning.synthetic_plans import (
 )
 
 TRIALS = 300
-REGIMES = ("smooth", "1/eps", "1/eps^2")
+REGIMES = ("smooth", "1/eps", "1/eps^2", "stochastic")
 FAMILY = [(0, 1, 2), (1, 2), (2,), (0,), (1,)]
 
 
 @pytest.mark.parametrize("regime", REGIMES)
 @given(seed=st.integers(0, 2**16), b=st.integers(2, 6))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_predictions_are_those_of_theory(regime, seed, b):
     plan = random_plan(layer_names(b), seed, regime=regime)
     assert plan.bounds.applied_regime == regime
     constants, fresh = positive_constants(plan.smoothness, regime), plan.costs.seconds.fresh()
     for option in plan.options:
-        compared = theory.against_full(option.sampler, fresh, constants, regime)
+        case = plan.bounds.case
+        compared = theory.against_full(option.sampler, fresh, constants, regime, case=case)
         assert option.fresh.speedup == pytest.approx(1 / compared.ratio)
         option.sampler.check(b)
 
@@ -47,7 +48,7 @@ def test_predictions_are_those_of_theory(regime, seed, b):
 @pytest.mark.parametrize("regime", REGIMES)
 def test_moving_any_b_of_b_layers_is_full_updates(regime):
     plan = random_plan(layer_names(4), 0, regime=regime)
-    predictor = Predictor(plan.smoothness, plan.costs, regime)
+    predictor = Predictor(plan.smoothness, plan.costs, regime, case=plan.bounds.case)
     found = predictor.predict(Candidate("all", samplers.Nice(4)))
     assert found.speedup == found.low == found.high == 1.0
 

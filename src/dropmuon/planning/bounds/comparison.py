@@ -32,6 +32,7 @@ class Bounds:
         regime: the case of the theory that was requested; see `applied_regime`.
         updates_per_batch: the number of updates that predictions for reused batches assume.
         seed: seed of the intervals.
+        case: what the regime "stochastic" needs beside smoothness.
     """
 
     costs: MeasuredCosts
@@ -39,12 +40,14 @@ class Bounds:
     regime: Regime = "smooth"
     updates_per_batch: int = 2
     seed: int = 0
+    case: theory.StochasticCase | None = None
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
         """The best sampler of every family, full updates first."""
         regime = self.applied_regime
-        predictor = Predictor(self.smoothness, self.costs, regime, self.seed)
+        predictor = Predictor(self.smoothness, self.costs, regime, self.seed, self.case)
+        found = candidates(self.smoothness, self.costs.seconds.fresh(), regime, self.case)
         return tuple(
             Option(
                 each.family,
@@ -53,7 +56,7 @@ class Bounds:
                 predictor.predict(each, self.updates_per_batch),
                 each.gap,
             )
-            for each in candidates(self.smoothness, self.costs.seconds.fresh(), regime)
+            for each in found
         )
 
     @property
@@ -73,6 +76,11 @@ class Bounds:
     @property
     def step_rule(self) -> StepRule:
         """The theorems' sharp steps, with the constants of the full set. Momentum is 0."""
+        if self.applied_regime == "stochastic":
+            raise ValueError(
+                "step_rule depends on the number of steps in regime 'stochastic', got none; make "
+                "rules.Horizon(steps, theory.admissible_eta(...)) with plan.bounds.case"
+            )
         return _step_rule(self.smoothness, self.applied_regime)
 
     @property

@@ -44,9 +44,14 @@ class Predictor:
     """A comparison of samplers with full updates, under measurements and resamples of them."""
 
     def __init__(
-        self, estimate: SmoothnessEstimate, costs: MeasuredCosts, regime: Regime, seed: int = 0
+        self,
+        estimate: SmoothnessEstimate,
+        costs: MeasuredCosts,
+        regime: Regime,
+        seed: int = 0,
+        case: theory.StochasticCase | None = None,
     ) -> None:
-        self._estimate, self._costs, self._regime = estimate, costs, regime
+        self._estimate, self._costs, self._regime, self._case = estimate, costs, regime, case
         self._num_layers = len(estimate.layers)
         self._l1: Resampled | None = None
         if regime == "smooth":
@@ -101,7 +106,7 @@ class Predictor:
         l1 = None
         if self._l1 is not None:
             l1 = floored(_tables(self._l1, sets), inside, floor)[:, :-1]
-        return theory.relative_iterations(distribution, l0, l1, self._regime)
+        return theory.relative_iterations(distribution, l0, l1, self._regime, self._case)
 
 
 def _tables(resampled: Resampled, sets: Sequence[ActiveSet]) -> FloatArray:

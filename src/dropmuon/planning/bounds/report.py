@@ -18,6 +18,7 @@ _CASES = {
     "smooth": "smooth case",
     "1/eps": "(L0, L1) case, 1/eps regime",
     "1/eps^2": "(L0, L1) case, 1/eps^2 regime",
+    "stochastic": "stochastic case, 1/eps^4",
 }
 
 
@@ -73,6 +74,13 @@ def _remarks(bounds: Bounds) -> Iterator[str]:
         yield (
             f"Asked for the {_CASES[bounds.regime]}, but the run showed no (L0, L1) behaviour: "
             "no layer's curvature grew with its gradient. The smooth case applies."
+        )
+    if bounds.applied_regime == "stochastic" and bounds.case is not None:
+        sigma = bounds.case.per_layer(len(bounds.smoothness.layers))[0]
+        yield (
+            f"The gap f(X^0) - f* counts as {bounds.case.gap:.3g}, the loss at the start; the "
+            f"gradients of layers deviate by {sigma.min():.3g} to {sigma.max():.3g}. The theorem "
+            "assumes that no layer's gradient depends on another layer, which no network fulfils."
         )
     for option in bounds.options:
         if option.gap >= _LEAST_GAP:
