@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
-from dropmuon import DropMuon, norms, presets, reference, rules, samplers
+from dropmuon import DropMuon, layer_groups, norms, presets, reference, rules, samplers
 from dropmuon.model.policies import Member
 from dropmuon.samplers import ActiveSet
 from tests.models import (
@@ -199,6 +199,53 @@ def test_a_layer_first_drawn_late_starts_its_momentum_at_its_own_gradient() -> N
     assert_same_point(model, X)
 
 
+STARTS: dict[str, tuple[dict[str, Any], Callable[[int], bool]]] = {
+    "momentum": ({"full_start": "momentum"}, lambda k: k == 0),
+    "refresh": ({"full_start": False, "truncate": "refresh"}, lambda k: True),
+    "both": ({"full_start": "momentum", "truncate": "refresh"}, lambda k: True),
+}
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("sampler", ["uniform", "nice", "serial", "epoch-shift"])
+@pytest.mark.parametrize("start", STARTS)
+def test_momentum_follows_gradients_of_layers_that_do_not_move(
+    start: str, sampler: str, nesterov: bool
+) -> None:
+    settings, refresh = STARTS[start]
+    model, make_batch, loss = residual()
+    data, b = batches(make_batch, STEPS), len(layers_of(model))
+    X_0 = copy.deepcopy(model)
+    optimizer = DropMuon(
+        model,
+        lr=0.02,
+        momentum=0.8,
+        nesterov=nesterov,
+        weight_decay=0.1,
+        sampler=SAMPLERS[sampler](b),
+        total_steps=STEPS,
+        seed=7,
+        orthogonalize="svd",
+        **settings,
+    )
+    S = [optimizer.draws.at(k, b) for k in range(STEPS)]
+    seen = train(model, optimizer, loss, data)
+    assert seen[1:] == S[1:]
+    assert len(S[0]) < b
+    X = reference.algorithm_1(
+        point(X_0),
+        gradient_of(X_0, loss, data),
+        S,
+        0.02,
+        0.2,
+        partial(norm_of, "spectral"),
+        nesterov=nesterov,
+        weight_decay=0.1,
+        refresh=refresh,
+    )
+    assert_same_point(model, X)
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("norm", NORMS)
 def test_weight_decay_shrinks_active_layers_by_lr_times_decay(norm: str, nesterov: bool) -> None:
@@ -262,6 +309,76 @@ def test_inactive_layers_keep_parameters_and_momentum_bit_for_bit(
         for i, (old, new) in enumerate(zip(before, _bits(optimizer, layers), strict=True)):
             same = [torch.equal(a, b) for a, b in zip(old, new, strict=True)]
             assert not any(same) if i in active else all(same)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("sampler", ["uniform", "nice"])
+def test_a_group_may_follow_its_gradient_without_an_lmo(sampler: str, nesterov: bool) -> None:
+    model, make_batch, loss = residual()
+    data, b = batches(make_batch, STEPS), len(layers_of(model))
+    X_0 = copy.deepcopy(model)
+    groups = layer_groups(model, policy=policy("spectral"), orthogonalize="svd")
+    bypassed = {groups[0]["layer"], groups[-1]["layer"]}
+    for group in groups:
+        if group["layer"] in bypassed:
+            group |= {"norm": "euclidean", "step_rule": rules.Sharp()}
+    optimizer = DropMuon(
+        groups, lr=0.02, momentum=0.8, nesterov=nesterov, sampler=SAMPLERS[sampler](b)
+    )
+    S = train(model, optimizer, loss, data)
+    start = point(X_0)
+    along_gradient = {id(x) for i in (0, b - 1) for x in start[i]}
+    X = reference.algorithm_1_in_parts(
+        start,
+        lambda X, k, p: gradient_of(X_0, loss, data)(X, k),
+        [[active] for active in S],
+        0.02,
+        0.2,
+        partial(norm_of, "spectral"),
+        nesterov=nesterov,
+        bypass=lambda x: id(x) in along_gradient,
+    )
+    assert_same_point(model, X)
+
+
+def test_a_started_momentum_moves_the_drawn_set_only() -> None:
+    model, make_batch, loss = residual()
+    optimizer = DropMuon(model, full_start="momentum", sampler=samplers.Serial(), policy="muon")
+    layers = layers_of(model)
+    drawn = optimizer.draws.at(0, len(layers))
+    before = [[p.detach().clone() for p in layer] for layer in layers]
+    assert optimizer.active == tuple(range(len(layers)))
+    train(model, optimizer, loss, batches(make_batch, 1))
+    for i, layer in enumerate(layers):
+        same = [torch.equal(p, old) for p, old in zip(layer, before[i], strict=True)]
+        assert not any(same) if i in drawn else all(same)
+        assert all(optimizer.state[p]["updates"] == 1 for p in layer)
+    assert optimizer.active == optimizer.draws.at(1, len(layers))
+
+
+def test_a_set_chosen_by_hand_puts_off_the_start_of_momentum() -> None:
+    model, make_batch, loss = residual()
+    optimizer = DropMuon(model, full_start="momentum", sampler=samplers.Serial())
+    layers = layers_of(model)
+    optimizer.activate([2])
+    assert train(model, optimizer, loss, batches(make_batch, 1)) == [(2,)]
+    assert optimizer.active == tuple(range(len(layers)))
+    with optimizer.full():
+        before = [p.detach().clone() for p in model.parameters()]
+        train(model, optimizer, loss, batches(make_batch, 1))
+    assert not any(map(torch.equal, before, model.parameters()))  # full() moves everything
+
+
+def test_refreshed_momentum_is_that_of_a_layer_that_was_never_left_out() -> None:
+    model, make_batch, loss = mlp()
+    optimizer = DropMuon(model, lr=0.0, truncate="refresh", sampler=samplers.Serial())
+    twin = copy.deepcopy(model)
+    full = DropMuon(twin, lr=0.0, sampler="full")
+    for each, chosen in ((model, optimizer), (twin, full)):
+        train(each, chosen, loss, batches(make_batch, 6))
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        momenta = optimizer.state[ours]["momentum_buffer"], full.state[theirs]["momentum_buffer"]
+        assert torch.equal(*momenta)
 
 
 def _bits(optimizer: DropMuon, layers: list[list[nn.Parameter]]) -> list[list[Tensor]]:

@@ -16,7 +16,7 @@ from dropmuon import norms, samplers
 from dropmuon.backward.flags import Flags, can_truncate
 from dropmuon.backward.parts import InParts, Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
-from dropmuon.checks import nonnegative_number, warn, whole_number
+from dropmuon.checks import nonnegative_number, unknown_name, warn, whole_number
 from dropmuon.model.forward import Work
 from dropmuon.model.groups import make_groups, read_groups
 from dropmuon.model.layers import By
@@ -24,7 +24,7 @@ from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
 from dropmuon.samplers.base import ActiveSet, active_set
 from dropmuon.step.adaptation import Adaptation
-from dropmuon.step.draws import Draws, joined
+from dropmuon.step.draws import Draws, FullStart, check_windows, joined
 from dropmuon.step.moves import new_state, screen, screens_on_host, take_step
 from dropmuon.step.rules import StepRule, momentum_or_default, or_default
 from dropmuon.step.state import SavedOptimizer, check_group
@@ -35,7 +35,7 @@ __all__ = ["DropMuon"]
 _COPIED = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
     *("_routing", "_obstacle", "_flags", "_full_depth", "_short_steps", "_warned"),
-    *("_steps", "_parts", "_has_gradient", "_skipped", "_adaptation"),
+    *("_steps", "_parts", "_moving", "_has_gradient", "_skipped", "_adaptation"),
 }
 """Attributes that a copy or a pickle keeps, besides those of every optimizer."""
 
@@ -57,7 +57,9 @@ class DropMuon(InParts, SavedOptimizer):
     Layers outside the active set :math:`S^k` keep parameters and momentum bit for bit. `step()`
     moves :math:`S^k`, then draws :math:`S^{k+1}` and freezes the rest for the next backward. The
     draw is a function of `(seed, step)`, so all ranks agree without communication. The first step
-    moves every layer and starts its momentum at its own gradient, as the theorems assume.
+    moves every layer and starts its momentum at its own gradient. The theorems assume the second
+    of these, :math:`M_i^0 = \nabla_i f(X^0;\xi^0)`, but not that every layer moves: see
+    `full_start`.
 
     Args:
         params: a model; or `(name, parameter)` pairs; or group dicts, which may carry `layer`,
@@ -72,7 +74,10 @@ class DropMuon(InParts, SavedOptimizer):
         seed: of the draws.
         total_steps: planned number of `step()` calls; gives samplers their progress.
         resample_every: keep an active set for this many steps.
-        full_start: False samples the first step too (Algorithms 2 and 3).
+        full_start: True moves every layer in the first step; "momentum" computes all gradients in
+            it to start every momentum, but moves :math:`S^0` only, as Algorithm 1 is printed; False
+            samples that step like any other (Algorithms 2 and 3), and a layer's momentum starts
+            when it is first drawn.
         momentum_start: "gradient", or "zero" as in `torch.optim.Muon`.
         updates_per_batch: updates per `step(closure)`, all on one batch and one active set; what
             the frozen layers compute is computed once.
@@ -82,13 +87,17 @@ class DropMuon(InParts, SavedOptimizer):
         turns: let matrices take turns: each moves at every `turns`-th step, that many times as far,
             and its momentum follows every gradient. For small batches, where orthogonalisation is
             a large part of a step. What costs little, and AdamW, moves at every step.
-        truncate: False computes all gradients and skips only the updates of inactive layers.
+        truncate: False computes all gradients and skips only the updates of inactive layers;
+            "refresh" uses those gradients too: every layer's momentum follows each of them, so that
+            none is stale when its layer moves.
         by, example: how a model is cut into layers, and an input to order them by execution.
         policy: norm per parameter: spectral (the paper's), muon, scion, euclidean, sign, or a
             callable of a `policies.Member`.
         orthogonalize: newton-schulz, svd, cubic, polar-express, coefficients, or a callable.
         adamw_lr: learning rate of the parameters that policy "muon" gives to AdamW.
-        step_rule: a `rules.StepRule`; by default a step has length lr in its layer's norm.
+        step_rule: a `rules.StepRule`; by default a step has length lr in its layer's norm. A group
+            may have its own: `norm="euclidean"` with `rules.Sharp()` moves it along the gradient
+            itself, without the cost :math:`c_i^\sharp` of an LMO.
         foreach: False moves parameters one by one: slower, with less peak memory.
         error_if_nonfinite: raise on a NaN or infinite gradient instead of skipping its layer.
     """
@@ -106,12 +115,12 @@ class DropMuon(InParts, SavedOptimizer):
         seed: int = 0,
         total_steps: int | None = None,
         resample_every: int = 1,
-        full_start: bool = True,
+        full_start: FullStart = True,
         momentum_start: Literal["gradient", "zero"] = "gradient",
         updates_per_batch: int = 1,
         parts: int = 1,
         turns: int = 1,
-        truncate: bool = True,
+        truncate: bool | Literal["refresh"] = True,
         by: By = "module",
         example: Any = None,
         policy: PolicyName | Policy = "spectral",
@@ -129,6 +138,9 @@ class DropMuon(InParts, SavedOptimizer):
         self.updates_per_batch = whole_number("updates_per_batch", updates_per_batch)
         self._parts = Parts(whole_number("parts", parts))
         check_parts(self.parts, self.updates_per_batch, self.sampler)
+        check_windows(self.sampler, self.parts)
+        if not isinstance(truncate, bool) and truncate != "refresh":
+            raise unknown_name("truncate", str(truncate), ["True", "False", "refresh"])
         self.truncate = truncate
         self.error_if_nonfinite = error_if_nonfinite
         defaults = {
@@ -140,6 +152,7 @@ class DropMuon(InParts, SavedOptimizer):
             "momentum_start": momentum_start,
             "foreach": foreach,
             "norm": None,
+            "step_rule": None,
         }
         check_group(defaults)
         nonnegative_number("adamw_lr", adamw_lr)
@@ -148,6 +161,7 @@ class DropMuon(InParts, SavedOptimizer):
         self._full_depth = 0
         self._short_steps = 0
         self._steps = 0
+        self._moving: ActiveSet | None = None
         self._adaptation: Adaptation | None = None
         self._has_gradient: dict[int, bool] = {}
         self._skipped: dict[str, Tensor] = {}
@@ -156,7 +170,7 @@ class DropMuon(InParts, SavedOptimizer):
         self.roster = Roster((), ())
         if isinstance(params, nn.Module):
             self._obstacle = obstacle(params)
-            if truncate and not isinstance(self.sampler, samplers.Full):
+            if truncate is True and not isinstance(self.sampler, samplers.Full):
                 self.truncate = can_truncate(params)
         groups, members = make_groups(params, by, example, policy, orthogonalize)
         super().__init__(groups, defaults)
@@ -213,6 +227,7 @@ class DropMuon(InParts, SavedOptimizer):
     def activate(self, layers: Iterable[int]) -> None:
         """Choose the active set of the next step, in all its parts, by the indices of layers."""
         chosen = active_set("layers", layers, len(self.layers))
+        self._moving = None
         self._parts.begin([chosen] * self.parts, measured=self._parts.meter is not None)
         self._freeze()
 
@@ -247,7 +262,7 @@ class DropMuon(InParts, SavedOptimizer):
             )
         loss: Any = None
         moved: ActiveSet = ()
-        frozen = self.truncate and len(self.active) < len(self.layers)
+        frozen = self.truncate is True and len(self.active) < len(self.layers)
         with Replay(self.updates_per_batch, frozen, self._warn_reuse, self._obstacle) as replay:
             for update in range(self.updates_per_batch):
                 if closure is not None:
@@ -264,8 +279,12 @@ class DropMuon(InParts, SavedOptimizer):
 
     def _update(self) -> ActiveSet:
         """Move the layers that were active and have a gradient; return the layers of the update."""
-        active = self._all if self._full_depth and not self._parts.done else self._parts.reached
-        members = [m for layer in active for m in self.roster.layers[layer] if self._can_move(m)]
+        whole = self._full_depth > 0 and not self._parts.done
+        active = self._all if whole else self._parts.reached
+        moving = active if whole or self._moving is None else self._moving
+        starts = self.draws.is_full(self._steps)
+        followed = self._all if self.truncate == "refresh" else active if starts else moving
+        members = [m for layer in followed for m in self.roster.layers[layer] if self._can_move(m)]
         if not members:
             return ()
         self._parts.correct((member.parameter, member.layer) for member in members)
@@ -274,9 +293,10 @@ class DropMuon(InParts, SavedOptimizer):
         kept, finite, hit = screen(members, on_host=on_host)
         self._count_skipped(hit)
         turn = self.draws.turn_at(self._steps)
-        rule, of_turn = self.step_rule, partial(stretch, turn=turn, turns=self.draws.turns)
-        take_step(kept, self.param_groups, self.state, rule, active, finite, of_turn)
-        self._note_gradients(active, {member.layer for member in members})
+        rule = self.step_rule
+        of_turn = partial(stretch, moving=moving, turn=turn, turns=self.draws.turns)
+        take_step(kept, self.param_groups, self.state, rule, moving, finite, of_turn)
+        self._note_gradients(followed, {member.layer for member in members})
         return active
 
     def _draw_next(self, moved: ActiveSet) -> None:
@@ -297,6 +317,11 @@ class DropMuon(InParts, SavedOptimizer):
         shares = None if adaptation is None else adaptation.sampler_at(self._steps)
         measured = adaptation is not None and adaptation.measures_at(self._steps)
         sets = self.draws.sets_at(self._steps, len(self.layers), self.parts, shares)
+        self._moving = None
+        if self.draws.is_full(self._steps) or (self.parts > 1 and self.truncate is not True):
+            # All gradients of all parts are there, whatever moves.
+            self._moving = tuple(sorted({layer for each in sets for layer in each}))
+            sets = (self._all,) * self.parts
         self._parts.begin(sets, measured=measured)
         self._freeze()
 
@@ -378,7 +403,7 @@ class DropMuon(InParts, SavedOptimizer):
         self._parts.replace(
             joined(each, self._can_have_gradient, len(self.layers)) for each in self._parts.sets
         )
-        self._flags.apply(self.active if self.truncate else self._all)
+        self._flags.apply(self.active if self.truncate is True else self._all)
 
     def _no_gradient(self) -> str:
         names = ", ".join(repr(self.layers[layer]) for layer in self.active[:3])
@@ -405,6 +430,11 @@ class DropMuon(InParts, SavedOptimizer):
             param_group["norm"] = norms.by_name(param_group["norm"], orthogonalize)
             if isinstance(param_group["norm"], norms.AdamW):
                 param_group.setdefault("lr", adamw_lr)
+        if param_group.get("step_rule") is not None:
+            rule = or_default(param_group["step_rule"])
+            check_turns(self.draws.turns, rule)
+            given = param_group.get("momentum")
+            param_group["momentum"] = momentum_or_default(given, rule, self.defaults["momentum"])
         check_group({**self.defaults, **param_group})
         super().add_param_group(param_group)
         if len(self.roster) == 0:
@@ -421,7 +451,9 @@ class DropMuon(InParts, SavedOptimizer):
         """Read the layers off the groups; the next step moves all of them."""
         roster = read_groups(self.param_groups, members, *self._routing[:2])
         self.sampler.check(len(roster))
-        self.step_rule.check(len(roster))
+        for rule in (self.step_rule, *(group.get("step_rule") for group in self.param_groups)):
+            if rule is not None:
+                rule.check(len(roster))
         self.roster = roster
         assign_turns(list(roster.members()), self.draws.turns, self.draws.seed)
         self._flags = Flags([[(m.parameter, m.owner) for m in layer] for layer in roster.layers])
@@ -453,6 +485,7 @@ class DropMuon(InParts, SavedOptimizer):
             "steps": self._steps,
             "parts": self.parts,
             "active": [list(each) for each in self._parts.sets],
+            "moving": None if self._moving is None else list(self._moving),
             "adaptation": None if self._adaptation is None else self._adaptation.state(),
             "has_gradient": [self._has_gradient.get(layer) for layer in self._all],
             "skipped": self.skipped,
@@ -469,6 +502,7 @@ class DropMuon(InParts, SavedOptimizer):
             self._adaptation.load(own["adaptation"])
             measured = self._adaptation.measures_at(self._steps)
         self._parts.begin([tuple(each) for each in own["active"]], measured=measured)
+        self._moving = None if own["moving"] is None else tuple(own["moving"])
         found = enumerate(own["has_gradient"])
         self._has_gradient = {layer: known for layer, known in found if known is not None}
         self._skipped = {name: torch.tensor(count) for name, count in own["skipped"].items()}

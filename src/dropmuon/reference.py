@@ -40,6 +40,7 @@ def algorithm_1(
     *,
     nesterov: bool = False,
     weight_decay: float = 0.0,
+    refresh: Callable[[int], bool] = lambda k: False,
 ) -> Point:
     """Run Drop-Muon: momentum and LMO steps of the layers in S[k], step k = 0, ..., len(S)-1."""
     parts = [[active] for active in S]
@@ -52,6 +53,7 @@ def algorithm_1(
         norm,
         nesterov=nesterov,
         weight_decay=weight_decay,
+        refresh=refresh,
     )
 
 
@@ -66,20 +68,26 @@ def algorithm_1_in_parts(
     nesterov: bool = False,
     weight_decay: float = 0.0,
     stretch: Callable[[Tensor, int], float] = lambda x, k: 1.0,
+    bypass: Callable[[Tensor], bool] = lambda x: False,
+    refresh: Callable[[int], bool] = lambda k: False,
 ) -> Point:
     """Run Drop-Muon with a set S[k][p] and a gradient for each part p of step k.
 
     The gradient of layer i is the mean over the parts in which it is active; a layer that is
     active in no part keeps its momentum and its place. One part per step is Algorithm 1. In step k
     a tensor moves `stretch` times as far; with r turns that is r in its own turn and 0 otherwise,
-    when only its momentum follows the gradient.
+    when only its momentum follows the gradient. A tensor that is to `bypass` the LMO moves by -t
+    times its momentum, the remark of section "Arbitrary Sampling". In the steps that `refresh`
+    names, all momenta follow the gradients of all parts, and S decides only what moves: k = 0 is
+    the start that Algorithm 1 prints.
     """
     X_0, X = X, [[x.clone() for x in layer] for layer in X]
     M: list[list[Tensor] | None] = [None] * len(X)
     for k, sets in enumerate(S):
         found = [gradient(X, k, p) for p in range(len(sets))]
         for i in range(len(X)):
-            own = [G[i] for G, active in zip(found, sets, strict=True) if i in active]
+            parts = zip(found, sets, strict=True)
+            own = [G[i] for G, active in parts if i in active or refresh(k)]
             if not own:
                 continue  # M_i^k = M_i^{k-1}, X_i^{k+1} = X_i^k
             G_i = [sum(g) / len(own) for g in zip(*own, strict=True)]
@@ -89,10 +97,13 @@ def algorithm_1_in_parts(
             else:
                 new = [(1 - beta) * m + beta * g for m, g in zip(old, G_i, strict=True)]
             M[i] = new
+            if not any(i in active for active in sets):
+                continue  # X_i^{k+1} = X_i^k
             for j, x in enumerate(X[i]):
                 along = beta * G_i[j] + (1 - beta) * new[j] if nesterov else new[j]
                 radius = t * stretch(X_0[i][j], k)
-                X[i][j] = (1 - radius * weight_decay) * x + lmo(norm(x), along, radius)
+                move = -radius * along if bypass(X_0[i][j]) else lmo(norm(x), along, radius)
+                X[i][j] = (1 - radius * weight_decay) * x + move
     return X
 
 

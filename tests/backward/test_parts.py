@@ -77,6 +77,53 @@ def test_the_optimizer_is_the_literal_algorithm(sampler: str, norm: str, m: int)
         torch.testing.assert_close(point(model), expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("settings", [{"full_start": "momentum"}, {"truncate": "refresh"}], ids=str)
+@pytest.mark.parametrize("sampler", ["serial", "nice", "uniform"])
+def test_momenta_follow_all_parts_where_gradients_are_there(
+    sampler: str, settings: dict[str, Any]
+) -> None:
+    model, m, steps = make_model(), 2, 12
+    optimizer = DropMuon(
+        model,
+        lr=0.02,
+        momentum=0.7,
+        sampler=SAMPLERS[sampler],
+        parts=m,
+        policy=lambda member: norm_of("spectral", member.parameter),
+        orthogonalize="svd",
+        seed=3,
+        **settings,
+    )
+    S = [optimizer.draws.sets_at(k, len(optimizer.layers), m) for k in range(steps)]
+    train(model, optimizer, steps)
+    starts_only = "full_start" in settings
+    expected = reference.algorithm_1_in_parts(
+        point(make_model()),
+        gradient_of_part(m),
+        S,
+        0.02,
+        0.3,
+        lambda x: norm_of("spectral", x),
+        refresh=lambda k: k == 0 or not starts_only,
+    )
+    torch.testing.assert_close(point(model), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_without_truncation_layers_that_move_follow_all_parts() -> None:
+    ours, theirs = make_model(), make_model()
+    settings: dict[str, Any] = {"lr": 0.05, "seed": 3, "full_start": False}
+    drawn = DropMuon(ours, sampler=samplers.Serial(), parts=2, truncate=False, **settings)
+    by_hand = DropMuon(theirs, sampler="full", **settings)
+    for k in range(10):
+        sets = drawn.draws.sets_at(k, len(drawn.layers), 2)
+        by_hand.activate({layer for each in sets for layer in each})
+        for model, optimizer in ((ours, drawn), (theirs, by_hand)):
+            accumulate(model, optimizer, k, 2)
+            optimizer.step()
+            optimizer.zero_grad()
+    torch.testing.assert_close(point(ours), point(theirs), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("m", [1, 2, 3, 6])
 def test_full_sets_in_parts_are_plain_accumulation(m: int) -> None:
     ours, theirs = make_model(), make_model()

@@ -67,6 +67,8 @@ def inputs(device: str, dtype: torch.dtype | None = None) -> list[OptimizerInput
         "epoch shift": {"sampler": "epoch-shift", "total_steps": 30},
         "windows": {"resample_every": 3},
         "no truncation": {"truncate": False},
+        "refresh": {"truncate": "refresh"},
+        "started momentum": {"full_start": "momentum"},
         "sampled start": {"full_start": False},
         "svd": {"orthogonalize": "svd"},
         "polar express": {"orthogonalize": "polar-express"},

@@ -39,12 +39,19 @@ RUNS: dict[str, dict[str, Any]] = {
         "total_steps": STEPS,
         "resample_every": 3,
     },
+    "epoch-shift by epochs": {
+        "sampler": samplers.Progressive(samplers.epoch_shift(0.5, epochs=4)),
+        "total_steps": STEPS,
+    },
+    "stratified": {"sampler": samplers.Stratified(samplers.Nice(2), 5), "resample_every": 2},
     "updates per batch": {"updates_per_batch": 3, "resample_every": 2},
     "adamw": {"policy": "muon", "adamw_lr": 0.01, "weight_decay": 0.1},
     "scion": {"policy": "scion"},
     "nesterov": {"nesterov": True, "momentum": 0.9, "momentum_start": "zero"},
     "sharp": {"step_rule": rules.Sharp(), "policy": "euclidean", "full_start": False},
     "no truncation": {"truncate": False, "sampler": samplers.Nice(1)},
+    "refreshed": {"truncate": "refresh", "sampler": samplers.Nice(1), "policy": "muon"},
+    "started": {"full_start": "momentum", "sampler": samplers.Serial(), "resample_every": 2},
 }
 
 

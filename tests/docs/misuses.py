@@ -130,6 +130,10 @@ def ddp_that_expects_all_gradients() -> None:
             optimizer.step()
 
 
+def rule_group(rule: Any) -> dict[str, Any]:
+    return {"params": [Parameter(torch.ones(2, 2))], "step_rule": rule}
+
+
 @dataclass(frozen=True)
 class Misuse:
     """What a user did, what is raised or warned of, and what the message must say."""
@@ -213,6 +217,12 @@ MISUSES = [
         lambda: make(momentum_start="gradients"),
     ),
     value(
+        "unknown-full-start",
+        "full_start must .* mean 'momentum'",
+        lambda: make(full_start="momentun"),
+    ),
+    value("unknown-truncate", "truncate must .* mean 'refresh'", lambda: make(truncate="refrsh")),
+    value(
         "unknown-norm",
         "norm must .* mean 'spectral'",
         lambda: DropMuon([{"params": [Parameter(torch.ones(2, 2))], "norm": "spectrall"}]),
@@ -238,6 +248,11 @@ MISUSES = [
         lambda: DropMuon([{"params": [Parameter(torch.ones(2, 2))], "norm": norms.Sign}]),
     ),
     kind("by-a-number", "by must be", lambda: make(by=3)),
+    value(
+        "horizon-reached-above-one",
+        "reached must be at most 1",
+        lambda: rules.Horizon(10, reached=[0.5, 2.0]),
+    ),
     kind("step-rule-a-number", "step_rule must be", lambda: make(step_rule=0.5)),
     # samplers
     value("no-total-steps", "total_steps is missing", lambda: make(sampler="epoch-shift")),
@@ -375,11 +390,26 @@ MISUSES = [
     value("no-parts", "parts must be a whole number", lambda: make(parts=0)),
     value("half-a-part", "parts must be a whole number", lambda: make(parts=1.5)),
     value("adaptive-in-one-part", "no way to measure", lambda: make(sampler="adaptive")),
+    value(
+        "windows-in-parts",
+        "parts=2 and Stratified.* cannot be combined",
+        lambda: make(parts=2, sampler=samplers.Stratified(samplers.Progressive(), 8)),
+    ),
+    value(
+        "windows-of-full-steps",
+        "sampler must be one that draws",
+        lambda: samplers.Stratified(samplers.Full(), 8),
+    ),
     value("no-turns", "turns must be a whole", lambda: make(turns=0)),
     value(
         "turns-of-sharp-steps",
         "turns=2 needs steps of constant radius",
         lambda: make(turns=2, step_rule=rules.Sharp()),
+    ),
+    value(
+        "turns-of-a-sharp-group",
+        "turns=2 needs steps of constant radius",
+        lambda: DropMuon([rule_group(rules.Sharp())], turns=2),
     ),
     value(
         "parts-and-updates",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dropmuon.lab.config import EXPERIMENTS, Config, experiment, read_settings
+from dropmuon.lab.config import EXPERIMENTS, Config, as_printed, experiment, read_settings
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,15 @@ def test_experiments_are_the_papers_at_full_size(name: str) -> None:
     assert config.batch_norm == (name == "cifar10")
     sizes = {"mnist": 8192, "fashion-mnist": 32768, "cifar10": 8192}
     assert config.batch_size == sizes[name]
+
+
+def test_a_reproduction_shifts_by_epochs_whatever_their_number() -> None:
+    shift = "drop-muon:epoch-shift"
+    config = as_printed(experiment("mnist").changed({"epochs": 7}))
+    assert config.options == {shift: {"epochs": 7}}
+    own = experiment("mnist").changed({"options": {shift: {"epochs": 3, "alpha": 1.0}}})
+    assert as_printed(own).options == {shift: {"epochs": 3, "alpha": 1.0}}
+    assert as_printed(experiment("mnist").changed({"methods": ["full"]})).options == {}
 
 
 def test_scale_shrinks_channels_and_epochs_and_is_kept() -> None:

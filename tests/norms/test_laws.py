@@ -16,6 +16,7 @@ from dropmuon.norms import (
     Norm,
     PolarExpress,
     RowWise,
+    ScaledNorm,
     Sign,
     Spectral,
 )
@@ -212,3 +213,44 @@ def test_facts_hold_for_rank_deficient_gradients(shape: tuple[int, int], rank: i
         assert float(Spectral("svd").unit_direction(g).square().sum()) == pytest.approx(
             rank, rel=1e-4
         )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", NORMS)
+def test_rho_bounds_the_euclidean_norm_and_is_reached(name: str, shape: str) -> None:
+    norm = NORMS[name]
+    low, high = norm.rho(SHAPES[shape])
+    x = torch.randn(SHAPES[shape], dtype=torch.float64)
+    for each in (x, x**5):
+        own, euclidean = float(norm.norm(each)), float(each.norm())
+        assert low * own <= euclidean * (1 + 1e-9)
+        assert euclidean <= high * own * (1 + 1e-9)
+    one_entry = torch.zeros(SHAPES[shape], dtype=torch.float64)
+    one_entry.view(-1)[0] = 2.0
+    assert low * float(norm.norm(one_entry)) == pytest.approx(2.0)
+    widest = norm.unit_direction(x)
+    tolerance = 1e-4 if name == "spectral-converged" else 1e-9
+    assert float(widest.norm()) == pytest.approx(high * float(norm.norm(widest)), rel=tolerance)
+
+
+@pytest.mark.parametrize("case", BLOCKED)
+def test_rho_of_blocks_counts_all_of_them(case: str) -> None:
+    kind, settings_, shape = BLOCKED[case]
+    norm = kind("svd", **settings_) if kind is Spectral else kind(**settings_)
+    widest = norm.unit_direction(torch.randn(shape, dtype=torch.float64))
+    low, high = norm.rho(shape)
+    assert float(widest.norm()) == pytest.approx(high * float(norm.norm(widest)), rel=1e-9)
+    assert 0 < low <= high
+
+
+def test_rho_needs_entries() -> None:
+    with pytest.raises(ValueError, match="shape must have entries"):
+        Spectral().rho((3, 0))
+
+
+def test_a_norm_without_rho_says_what_is_missing() -> None:
+    class Own(Sign):
+        _pieces = ScaledNorm._pieces
+
+    with pytest.raises(NotImplementedError, match="Own must define rho"):
+        Own().rho((3, 2))

@@ -16,7 +16,7 @@ from dropmuon.planning.bounds.estimated_smoothness import summarize
 from dropmuon.planning.bounds.probe import planned_sets
 from dropmuon.planning.timing import Timings
 from dropmuon.samplers.base import ActiveSet, FloatArray
-from dropmuon.theory import Regime, StepCosts
+from dropmuon.theory import Regime, StepCosts, StochasticCase
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], FloatArray]
 
@@ -40,7 +40,8 @@ def plan_by_bounds(
     costs: MeasuredCosts, estimate: SmoothnessEstimate, regime: Regime = "smooth", seed: int = 0
 ) -> Plan:
     """Return the plan that follows from costs and constants."""
-    return Plan(costs, None, Bounds(costs, estimate, regime, 2, seed), None, seed)
+    case = StochasticCase(1.0, 0.1, 1.0, 2.0) if regime == "stochastic" else None
+    return Plan(costs, None, Bounds(costs, estimate, regime, 2, seed, case), None, seed)
 
 
 def noise_of(

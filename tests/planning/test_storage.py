@@ -14,7 +14,7 @@ from dropmuon.planning import Plan
 from tests.planning.synthetic_plans import costs_of, layer_names, noise_of, plan_of, random_plan
 
 
-@pytest.mark.parametrize("regime", ["smooth", "1/eps", "1/eps^2"])
+@pytest.mark.parametrize("regime", ["smooth", "1/eps", "1/eps^2", "stochastic"])
 def test_a_loaded_plan_prints_and_predicts_the_same(tmp_path: Path, regime: Any) -> None:
     found = random_plan([f"layer{i}" for i in range(4)], 2, regime=regime, seed=7)
     found.save(tmp_path / "plan.json")

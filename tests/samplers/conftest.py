@@ -24,6 +24,7 @@ from dropmuon.samplers import (
     Sampler,
     Serial,
     Shares,
+    Stratified,
     Submodel,
     epoch_shift,
     exponential,
@@ -79,6 +80,7 @@ SCHEDULES: list[tuple[str, Callable[[int], Any], float, Callable[[int], list[flo
     ("named", lambda n: "epoch-shift", 0.25, shift(0.5, 0.25)),
     ("shift-start", lambda n: epoch_shift(0.5), 0.0, shift(0.5, 0.0)),
     ("shift-late", lambda n: epoch_shift(1.5), 0.8, shift(1.5, 0.8)),
+    ("shift-by-epochs", lambda n: epoch_shift(0.5, epochs=4), 0.7, shift(0.5, 0.5)),
     ("shift-end", lambda n: epoch_shift(0.5), 1.0, shift(0.5, 1.0)),
     ("array", lambda n: POSITIVE_FIXED[n], 0.0, lambda n: list(POSITIVE_FIXED[n])),
     ("function", lambda n: tilting, 0.7, lambda n: tilting(n, 0.7)),
@@ -113,6 +115,7 @@ def _cases() -> list[Case]:
     cases.append(Case("shares", Shares(shares), steps))
     law = {(0, 2): 0.125, (1,): 0.25, (0, 3, 4): 0.5, (2, 4): 0.125}
     cases.append(Case("arbitrary", Arbitrary({(1, 3): 0.0} | law), law))
+    cases.append(Case("stratified", Stratified(Arbitrary({**law}), 6), law))
     return cases
 
 

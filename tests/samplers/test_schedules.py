@@ -6,6 +6,7 @@ import copy
 import functools
 import math
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -231,3 +232,22 @@ def test_results_of_functions_are_validated_at_each_use(result, message):
         sampler.sample(2, rng, 1.0)
     with pytest.raises(ValueError, match=message):
         sampler.check(2)
+
+
+@given(epochs=st.integers(1, 60), per_epoch=st.integers(1, 40), data=st.data())
+@law
+def test_epoch_shift_by_epochs_is_the_printed_one(
+    epochs: int, per_epoch: int, data: st.DataObject
+) -> None:
+    """Progress is epoch / max_epochs, all through the epoch that a step is in."""
+    total = epochs * per_epoch
+    step = data.draw(st.integers(0, total - 1))
+    printed = epoch_shift(0.5, epochs=epochs)(5, step / total)
+    smooth = epoch_shift(0.5)(5, (step // per_epoch) / epochs)
+    np.testing.assert_array_equal(printed, smooth)
+
+
+@pytest.mark.parametrize("epochs", [0, -1, 2.5])
+def test_epochs_that_cannot_be_counted_are_refused(epochs: Any) -> None:
+    with pytest.raises(ValueError, match="epochs must be a whole number of at least 1"):
+        epoch_shift(0.5, epochs=epochs)

@@ -8,10 +8,20 @@ from typing import Any, SupportsIndex
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dropmuon import DropMuon, norms, presets, samplers
-from dropmuon.step.rules import Constant, Generalized, Horizon, Sharp, Smooth, StepRule
+from dropmuon import DropMuon, layer_groups, norms, presets, samplers
+from dropmuon.step.rules import (
+    LARGEST,
+    ROOT_OF_SQUARES,
+    Constant,
+    Generalized,
+    Horizon,
+    NormOfLayer,
+    Sharp,
+    Smooth,
+    StepRule,
+)
 from tests.models import batches, gradient, mlp, train
 
 SHAPES = [(4, 3), (3, 5), (6,), (2, 2, 3)]
@@ -360,3 +370,62 @@ def test_schedulers_multiply_every_rule(rule: StepRule) -> None:
     for factor, measured in zip(factors, lengths, strict=True):
         for now, first in zip(measured, lengths[0], strict=True):
             torch.testing.assert_close(now, factor * first, rtol=1e-10, atol=0)
+
+
+def grouped(model: nn.Module, **settings: Any) -> list[dict[str, Any]]:
+    groups = layer_groups(model)
+    groups[0] |= settings
+    return groups
+
+
+def test_rules_of_groups_measure_their_own_parameters_of_a_layer() -> None:
+    """Two rules in one layer: each measures the dual norm of what it moves."""
+    weight, bias = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))
+    groups = [
+        {"params": [weight], "layer": 0, "norm": "euclidean", "step_rule": Generalized(1.0, 1.0)},
+        {"params": [bias], "layer": 0, "norm": "euclidean"},
+    ]
+    optimizer = DropMuon(groups, lr=1.0, momentum=0.0, step_rule=Sharp())
+    weight.grad, bias.grad = torch.full((2, 2), 2.0), torch.ones(2)
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.full((2, 2), -2.0 / (1.0 + 4.0)))
+    torch.testing.assert_close(bias.detach(), -torch.ones(2))
+
+
+def test_a_group_has_the_momentum_that_its_rule_requires() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    optimizer = DropMuon(grouped(model, step_rule=Horizon(99)), momentum=0.3)
+    assert [group["momentum"] for group in optimizer.param_groups] == [0.9, 0.3]
+    with pytest.raises(ValueError, match=r"momentum=0.5 contradicts Horizon"):
+        DropMuon(grouped(model, step_rule=Horizon(99), momentum=0.5))
+    with pytest.raises(ValueError, match="l0 has 3 entries, but the model has 2"):
+        DropMuon(grouped(model, step_rule=Generalized([1.0, 1.0, 1.0], 1.0)))
+    with pytest.raises(TypeError, match="step_rule must be"):
+        DropMuon(grouped(model, step_rule=0.5))
+
+
+def test_rules_of_groups_are_saved_as_text_and_kept_on_loading() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    rule = Sharp()
+    optimizer = DropMuon(grouped(model, step_rule=rule))
+    state = optimizer.state_dict()
+    assert [group["step_rule"] for group in state["param_groups"]] == ["Sharp()", None]
+    optimizer.load_state_dict(state)
+    assert [group["step_rule"] for group in optimizer.param_groups] == [rule, None]
+
+
+@pytest.mark.parametrize("composed", [LARGEST, ROOT_OF_SQUARES], ids=["largest", "squares"])
+def test_rho_of_a_layer_bounds_the_euclidean_norm_of_its_parameters(composed: NormOfLayer) -> None:
+    spectral, sign = norms.Spectral("svd"), norms.Sign()
+    low, high = composed.rho([spectral.rho((4, 3)), sign.rho((5,))])
+    torch.manual_seed(0)
+    for _ in range(200):
+        weight, bias = torch.randn(4, 3).double(), torch.rand(1) * torch.randn(5).double()
+        own = composed.norm(torch.stack([spectral.norm(weight), sign.norm(bias)]))
+        euclidean = torch.cat([weight.flatten(), bias]).norm()
+        assert low * own <= euclidean * (1 + 1e-9)
+        assert euclidean <= high * own * (1 + 1e-9)
+    unit = [spectral.unit_direction(weight), sign.unit_direction(bias)]
+    lengths = [float(each.norm()) for each in unit]
+    reached = (sum(x**2 for x in lengths) ** 0.5) if composed is LARGEST else max(lengths)
+    assert reached == pytest.approx(high)

@@ -49,6 +49,18 @@ def as_version_1(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
+def test_a_state_of_version_3_moves_what_was_active() -> None:
+    model = Half()
+    optimizer = DropMuon(model, full_start=False)
+    state = optimizer.state_dict()
+    del state["dropmuon"]["moving"]
+    state["dropmuon"]["version"] = 3
+    other = DropMuon(Half(), full_start=False)
+    other.load_state_dict(state)
+    assert other.active == optimizer.active
+    assert other.state_dict()["dropmuon"] == optimizer.state_dict()["dropmuon"]
+
+
 @pytest.mark.filterwarnings("ignore:no gradient reached")
 @pytest.mark.parametrize("full_start", [True, False])
 @pytest.mark.parametrize("steps", [0, 1, 5])

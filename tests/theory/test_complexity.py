@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dropmuon import samplers
+from dropmuon.theory.comparisons import relative_cost
 from dropmuon.theory.complexity import (
     Regime,
     generalized_weights,
@@ -20,12 +21,15 @@ from dropmuon.theory.complexity import (
     relative_iterations,
     smooth_weights,
 )
-from dropmuon.theory.costs import distribution_of
+from dropmuon.theory.costs import Costs, distribution_of
+from dropmuon.theory.leading_order import StochasticCase
 from dropmuon.theory.smoothness import Smoothness
 from tests.theory.progressive_instances import cutoff_probabilities, spread_constants
 
 B = 4
 GAP, EPS = 3.0, 0.07
+UNIT = Costs(1.0, [0.0] * B, [0.0] * B)
+"""Every step costs 1."""
 
 
 @given(L=spread_constants(B), p=cutoff_probabilities(B))
@@ -137,7 +141,8 @@ def test_many_tables_at_once_are_as_one_by_one(
     """The number of steps up to gap and epsilon, for tables (sets, layers) and stacks of them."""
     distribution = distribution_of(samplers.Progressive(p), B)
     l0, l1 = np.triu(np.maximum.accumulate(tables[:, :, ::-1], axis=2)[:, :, ::-1])
-    together = relative_iterations(distribution, l0, l1, regime)
+    case = StochasticCase(gap=0.5, sigma=0.1, rho_low=1.0, rho_high=2.0)
+    together = relative_iterations(distribution, l0, l1, regime, case)
     assert together.shape == (3,)
     for k in range(3):
         smoothness = Smoothness.progressive(l0[k].T, l1[k].T)
@@ -146,9 +151,10 @@ def test_many_tables_at_once_are_as_one_by_one(
             "smooth": 1.0 / smooth_weights(distribution, smoothness).min(),
             "1/eps": K.linear,
             "1/eps^2": K.quadratic,
+            "stochastic": relative_cost(distribution, UNIT, smoothness, "stochastic", case=case),
         }
         assert together[k] == pytest.approx(exact[regime], rel=1e-12)
-        alone = relative_iterations(distribution, l0[k], l1[k], regime)
+        alone = relative_iterations(distribution, l0[k], l1[k], regime, case)
         assert alone.shape == ()
         assert float(alone) == pytest.approx(together[k], rel=1e-12)
 

@@ -84,6 +84,58 @@ def test_stochastic_bound_of_progressive_training(
     assert bound.total == pytest.approx(sum(expected.values()), rel=1e-9)
 
 
+@given(
+    L0=spread_constants(B),
+    L1=spread_constants(B),
+    p=cutoff_probabilities(B),
+    K=horizons,
+    low=vectors,
+    wider=vectors,
+)
+def test_repaired_radii_carry_importance_weights(
+    L0: np.ndarray, L1: np.ndarray, p: np.ndarray, K: int, low: np.ndarray, wider: np.ndarray
+) -> None:
+    """Both conditions times P(i in S), and the mean of L0/L1 given i in S."""
+    high, beta, F = low + wider, (K + 1) ** (-1 / 2), np.cumsum(p)
+    sampler, smoothness = samplers.Progressive(p), Smoothness.progressive(L0, L1)
+    printed = admissible_eta(sampler, smoothness, K, low, high)
+    repaired = admissible_eta(sampler, smoothness, K, low, high, repaired=True)
+    M = sum(p[s] * L1[s:, s].max() for s in range(B))
+    for i in range(B):
+        E1 = sum(p[s] * L1[i, s] for s in range(i + 1))
+        first = F[i] * (K + 1) ** (1 / 2) / (4 * E1 * M)
+        second = low[i] * p[0] / (16 * high[i] * (1 - beta) * E1 * M)
+        assert repaired[i] ** 2 == pytest.approx(min(first, second, 1.0), rel=1e-9)
+    assert (repaired <= printed * (1 + 1e-12)).all()
+    assert (repaired >= printed * np.sqrt(F) * (1 - 1e-12)).all()
+    rule = rules.Horizon(K, printed, reached=np.minimum(F, 1.0))
+    lengths = [rule.length(i, tuple(range(B)), None, None) for i in range(B)]
+    assert (lengths <= horizon_radii(repaired, K) * (1 + 1e-9)).all()
+
+    bounds = [
+        stochastic_bound(sampler, smoothness, GAP, K, repaired, 1.0, low, high, repaired=each)
+        for each in (False, True)
+    ]
+    same = ("gap", "start", "noise")
+    assert all(bounds[0].terms[name] == bounds[1].terms[name] for name in same)
+    E0 = np.array([sum(p[s] * L0[i, s] for s in range(i + 1)) for i in range(B)])
+    E1s = np.array([sum(p[s] * L1[i, s] for s in range(i + 1)) for i in range(B)])
+    given = [sum(p[s] / F[i] * L0[i, s] / L1[i, s] for s in range(i + 1)) for i in range(B)]
+    mean = (F * repaired).mean()
+    drift = (2 * high / low * repaired**2) @ (E0 + E1s * given) / ((K + 1) ** (1 / 4) * mean)
+    assert bounds[1].drift == pytest.approx(drift, rel=1e-9)
+
+
+@given(L0=spread_constants(B), K=horizons)
+def test_full_updates_need_no_repair(L0: np.ndarray, K: int) -> None:
+    full, smoothness = samplers.Full(), Smoothness.progressive(L0, L0)
+    eta = [
+        admissible_eta(full, smoothness, K, 1.0, 2.0, repaired=each).tolist()
+        for each in (False, True)
+    ]
+    assert eta[0] == eta[1]
+
+
 @given(L0=spread_constants(B), K=horizons)
 def test_smooth_functions_admit_unit_eta_and_lose_the_l1_terms(L0: np.ndarray, K: int) -> None:
     smoothness = Smoothness.progressive(L0)

@@ -111,7 +111,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     names = list(config.EXPERIMENTS) if everything else [options.experiment]
     for name in names:
         paper = config.experiment(name, options.scale)
-        chosen = paper.changed(_given(options, paper.options))
+        chosen = config.as_printed(paper.changed(_given(options, paper.options)))
         out = Path("runs") / "paper" / name
         if options.out is not None:
             out = options.out / name if everything else options.out

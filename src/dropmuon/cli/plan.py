@@ -31,7 +31,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--policy", default="spectral")
     parser.add_argument("--steps", type=int, help="the number of steps that training will take")
     parser.add_argument(
-        "--regime", help="compare by bounds of the theory instead: smooth, 1/eps or 1/eps^2"
+        "--regime",
+        help="compare by bounds of the theory instead: smooth, 1/eps, 1/eps^2 or stochastic",
     )
     parser.add_argument(
         "--budget", type=float, default=60.0, help="approximate time to spend, in seconds"

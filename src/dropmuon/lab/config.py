@@ -19,7 +19,7 @@ from dropmuon.lab.methods import BASELINES, LARGEST_LR, Method, method_named
 from dropmuon.lab.models import family_of
 from dropmuon.lab.settings import RateSchedule, Settings
 
-__all__ = ["EXPERIMENTS", "Config", "experiment", "read_settings"]
+__all__ = ["EXPERIMENTS", "Config", "as_printed", "experiment", "read_settings"]
 
 FORMAT = 2
 BUDGETS = ("epochs", "ops", "seconds")
@@ -128,6 +128,17 @@ def experiment(name: str, scale: float = 1.0) -> Config:
         epochs=max(_LEAST_EPOCHS, round(whole.epochs * scale)),
         scale=scale,
     )
+
+
+def as_printed(config: Config) -> Config:
+    """Return the settings with epoch-shift by epochs, as the paper prints it.
+
+    A method that has `epochs` of its own keeps them.
+    """
+    epochs = {"epochs": max(1, round(config.epochs))}
+    shifting = [n for n in config.methods if config.method(n).base == "drop-muon:epoch-shift"]
+    own = {name: {**epochs, **config.options.get(name, {})} for name in shifting}
+    return replace(config, options={**config.options, **own})
 
 
 def _values(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def _turns(turns: int) -> Kind:
 
 
 def _epoch_shift(layers: int, options: Mapping[str, Any]) -> Sampler:
-    return Progressive(epoch_shift(float(options.get("alpha", 0.5))))
+    return Progressive(epoch_shift(float(options.get("alpha", 0.5)), options.get("epochs")))
 
 
 def _unplanned(layers: int, options: Mapping[str, Any]) -> Sampler:
@@ -134,7 +134,7 @@ def _unplanned(layers: int, options: Mapping[str, Any]) -> Sampler:
 
 _FIXED: dict[str, Kind] = {
     **{name: Kind(_named(name)) for name in ("uniform", "linear", "quadratic", "exponential")},
-    "epoch-shift": Kind(_epoch_shift, options=frozenset({"alpha"})),
+    "epoch-shift": Kind(_epoch_shift, options=frozenset({"alpha", "epochs"})),
     "adaptive": Kind(_named("adaptive"), {"parts": 8}),
     "random-subset": Kind(_always(RandomSubset)),
     PLANNED: Kind(_unplanned),

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from dropmuon.checks import unknown_name
@@ -30,6 +31,11 @@ SCALES: dict[str, Callable[[int, int], float]] = {
     # Moonlight (arXiv 2502.16982): an orthogonal step with the entries' RMS usual for AdamW.
     "adamw": lambda out, in_: 0.2 * math.sqrt(max(out, in_)),
 }
+
+_NO_RHO = (
+    "{} must define rho(shape) for the stochastic theorem; return the two constants of ||x||_2 "
+    "against ||x||"
+)
 
 
 class StableRepr:
@@ -75,6 +81,15 @@ class Norm(StableRepr, ABC):
     def dual(self, g: Tensor) -> Tensor:
         """Return ||g||_* = max <g, x> over ||x|| <= 1, as a tensor without dimensions."""
         return inner(g, self.unit_direction(g))
+
+    def rho(self, shape: Sequence[int]) -> tuple[float, float]:
+        """Return the largest rho_low and the least rho_high for tensors x of this shape with
+
+            rho_low ||x|| <= ||x||_2 <= rho_high ||x||,
+
+        as the stochastic theorem compares norms with the Euclidean one (Assumption "bounded_var").
+        """
+        raise NotImplementedError(_NO_RHO.format(type(self).__name__))
 
     def exact_dual(self, g: Tensor) -> Tensor:
         """Return ||g||_* exactly, even where `unit_direction` and thus `dual` are approximate."""
@@ -136,6 +151,18 @@ class ScaledNorm(Norm):
         found = iter(self._unit_directions([g for g in gs if g.numel()]))
         return [self._stretch(next(found), g) if g.numel() else g.detach().clone() for g in gs]
 
+    def rho(self, shape: Sequence[int]) -> tuple[float, float]:
+        """Return s and s times the root of the number of unit pieces that fit into the unit ball.
+
+        The norms of this package are at most the Euclidean one, and equal to it on one piece: an
+        entry, a row, a column or a singular direction. Others define `rho`.
+        """
+        x = torch.empty(tuple(shape), device="meta")
+        if not x.numel():
+            raise ValueError(f"shape must have entries, got {tuple(shape)}; there is no norm of it")
+        factor = self._factor(x)
+        return factor, factor * math.sqrt(self._pieces(x))
+
     @abstractmethod
     def _norm(self, x: Tensor) -> Tensor: ...
 
@@ -144,6 +171,10 @@ class ScaledNorm(Norm):
 
     def _unit_directions(self, gs: Sequence[Tensor]) -> list[Tensor]:
         return [self._unit_direction(g) for g in gs]
+
+    def _pieces(self, x: Tensor) -> int:
+        """Return the largest ||x||_2^2 in the unit ball of the norm without scale."""
+        raise NotImplementedError(_NO_RHO.format(type(self).__name__))
 
     def _dual(self, g: Tensor) -> Tensor:
         return inner(g, self._unit_direction(g))

@@ -22,6 +22,9 @@ class Euclidean(ScaledNorm):
     def _norm(self, x: Tensor) -> Tensor:
         return length(x)
 
+    def _pieces(self, x: Tensor) -> int:
+        return 1
+
     def _dual(self, g: Tensor) -> Tensor:
         return length(g)
 
@@ -38,6 +41,9 @@ class Sign(ScaledNorm):
 
     def _norm(self, x: Tensor) -> Tensor:
         return x.to(accumulation_dtype(x)).abs().amax()
+
+    def _pieces(self, x: Tensor) -> int:
+        return x.numel()
 
     def _dual(self, g: Tensor) -> Tensor:
         return g.to(accumulation_dtype(g)).abs().sum()

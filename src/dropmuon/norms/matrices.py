@@ -85,6 +85,10 @@ class _LineWise(MatrixNorm):
     def _unit_matrices(self, matrices: Tensor) -> Tensor:
         return unit(matrices, dim=self._axis)
 
+    def _pieces(self, x: Tensor) -> int:
+        blocks, rows, columns = as_matrices(x, self.blocks).shape
+        return blocks * (rows if self._axis == -1 else columns)
+
     def _dual(self, g: Tensor) -> Tensor:
         return length(as_matrices(g, self.blocks), dim=self._axis).sum()
 
@@ -148,6 +152,10 @@ class Spectral(MatrixNorm):
         matrices = as_matrices(g.to(accumulation_dtype(g)), self.blocks)
         nuclear: Tensor = torch.linalg.svdvals(matrices).sum()
         return nuclear * self._factor(g)
+
+    def _pieces(self, x: Tensor) -> int:
+        blocks, *sides = as_matrices(x, self.blocks).shape
+        return int(blocks * min(sides))
 
     def _norms(self, matrices: Tensor) -> Tensor:
         norms: Tensor = torch.linalg.matrix_norm(matrices.to(accumulation_dtype(matrices)), ord=2)

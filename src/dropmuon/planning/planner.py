@@ -16,6 +16,7 @@ from dropmuon.planning import figure, report, storage
 from dropmuon.planning.bounds.comparison import Bounds
 from dropmuon.planning.bounds.estimated_smoothness import SmoothnessEstimate, estimate_smoothness
 from dropmuon.planning.bounds.probe import planned_sets
+from dropmuon.planning.bounds.stochastic_case import measure_case
 from dropmuon.planning.gains import Gains, SmallerBatch
 from dropmuon.planning.measured_costs import MeasuredCosts, measure_costs
 from dropmuon.planning.noise import NoiseEstimate, measure_noise
@@ -195,7 +196,7 @@ def plan(
         budget: approximate time to spend, in seconds.
         regime: compare samplers by the paper's bounds instead of measured noise: "smooth"; or
             (L0, L1)-smooth layers, where the "1/eps" or the "1/eps^2" term of the number of steps
-            dominates.
+            dominates; or these with "stochastic" gradients, whose noise is measured.
         points: with a regime, the number of points of a run at which smoothness is estimated.
         updates_per_batch: with a regime, the number of updates that predictions for reused batches
             assume.
@@ -234,8 +235,10 @@ def plan(
     )
     if regime is None:
         return Plan(costs, noise, None, steps, seed)
+    case = measure_case(problem, settings, noise) if regime == "stochastic" else None
     estimate = _smoothness(problem, settings, costs, points, left(), seed, tell)
-    return Plan(costs, noise, Bounds(costs, estimate, regime, updates_per_batch, seed), steps, seed)
+    bounds = Bounds(costs, estimate, regime, updates_per_batch, seed, case)
+    return Plan(costs, noise, bounds, steps, seed)
 
 
 def _smoothness(

@@ -18,12 +18,15 @@ from dropmuon.planning.bounds.estimated_smoothness import SmoothnessEstimate, su
 from dropmuon.planning.measured_costs import MeasuredCosts
 from dropmuon.planning.noise import NoiseEstimate
 from dropmuon.samplers.base import active_set
-from dropmuon.theory import StepCosts
+from dropmuon.theory import StepCosts, StochasticCase
 from dropmuon.theory.complexity import check_regime
 
 __all__ = ["read", "write"]
 
 _FORMAT = 4
+
+_OF_LAYERS = ("sigma", "rho_low", "rho_high")
+"""What a stochastic case holds for every layer."""
 
 _DAMAGE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 """The exceptions that reading a damaged file may raise."""
@@ -150,14 +153,25 @@ def _bounds_content(bounds: Bounds) -> dict[str, Any]:
         "duals": _listed(estimate.duals),
         "confidence": estimate.confidence,
         "adamw": list(estimate.adamw),
+        "case": None if bounds.case is None else _case_content(bounds.case),
     }
+
+
+def _case_content(case: StochasticCase) -> dict[str, Any]:
+    vectors = {name: np.asarray(getattr(case, name)).tolist() for name in _OF_LAYERS}
+    return {"gap": case.gap, **vectors, "repaired": case.repaired}
 
 
 def _bounds(layers: tuple[str, ...], costs: MeasuredCosts, found: Any, seed: int) -> Bounds:
     regime, updates = found["regime"], found["updates_per_batch"]
     check_regime(regime)
     whole_number("updates_per_batch", updates)
-    return Bounds(costs, _estimate(layers, found, seed), regime, updates, seed)
+    given = found.get("case")  # absent in files of earlier releases
+    case = None if given is None else StochasticCase(**given)
+    if case is not None:
+        case.per_layer(len(layers))
+    _need(case is not None or regime != "stochastic", "case is missing")
+    return Bounds(costs, _estimate(layers, found, seed), regime, updates, seed, case)
 
 
 def _estimate(layers: tuple[str, ...], found: Any, seed: int) -> SmoothnessEstimate:

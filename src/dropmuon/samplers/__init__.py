@@ -27,6 +27,7 @@ from dropmuon.samplers.schedules import (
     quadratic,
     uniform,
 )
+from dropmuon.samplers.stratified import Stratified
 from dropmuon.samplers.subsets import Nice, Partition, RandomSubset, Serial, Submodel
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Schedule",
     "Serial",
     "Shares",
+    "Stratified",
     "Submodel",
     "as_schedule",
     "by_name",

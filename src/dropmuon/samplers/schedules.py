@@ -37,6 +37,9 @@ __all__ = [
 
 _SUM_TOLERANCE = 1e-6
 
+_NEARLY = 1.0 + 1e-12
+"""Makes up for rounding where an epoch begins."""
+
 
 class Schedule(ABC):
     """Probabilities over n outcomes, as a function of progress in [0, 1]."""
@@ -94,19 +97,24 @@ class EpochShift(Schedule):
     """Shallow first, deep later: w_i = exp(alpha * ((1 - progress)(n - 1 - i) + progress * i)).
 
     From the section "Epoch-Shift Distribution". `alpha` sets how sharp the preference is; 0 is
-    uniform. Made by `epoch_shift`.
+    uniform. With `epochs`, progress is epoch / max_epochs as the paper prints it: it rises at the
+    end of every epoch, not at every step. Made by `epoch_shift`.
     """
 
     alpha: float = 0.5
+    epochs: int | None = None
 
     def __post_init__(self) -> None:
+        if self.epochs is not None:
+            whole_number("epochs", self.epochs, remedy="give the number of epochs of the run")
         alpha = float(self.alpha)
         if not math.isfinite(alpha):
             raise ValueError(f"alpha must be finite, got {alpha}; the paper uses 0.5")
         object.__setattr__(self, "alpha", alpha)
 
     def __repr__(self) -> str:
-        return f"epoch_shift(alpha={self.alpha!r})"
+        by_epoch = "" if self.epochs is None else f", epochs={self.epochs}"
+        return f"epoch_shift(alpha={self.alpha!r}{by_epoch})"
 
     @property
     def needs_progress(self) -> bool:
@@ -115,15 +123,20 @@ class EpochShift(Schedule):
 
     def _probabilities(self, n: int, progress: float) -> FloatArray:
         i = np.arange(n, dtype=np.float64)
+        if self.epochs is not None:
+            progress = math.floor(progress * self.epochs * _NEARLY) / self.epochs
         exponent = (1.0 - progress) * (n - 1 - i) + progress * i
         largest = exponent.max() if self.alpha >= 0 else exponent.min()
         with np.errstate(under="ignore", over="ignore"):
             return _per_total(np.exp(self.alpha * (exponent - largest)))
 
 
-def epoch_shift(alpha: float = 0.5) -> EpochShift:
-    """Make the epoch-shift schedule: shallow outcomes first, deep ones as progress nears 1."""
-    return EpochShift(alpha)
+def epoch_shift(alpha: float = 0.5, epochs: int | None = None) -> EpochShift:
+    """Make the epoch-shift schedule: shallow outcomes first, deep ones as progress nears 1.
+
+    It shifts with every step, or with `epochs`, as the paper prints it, once per epoch.
+    """
+    return EpochShift(alpha, epochs)
 
 
 @dataclass(frozen=True)

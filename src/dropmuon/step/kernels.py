@@ -107,8 +107,9 @@ def adamw(
     torch._foreach_sqrt_(scale)
     torch._foreach_add_(scale, eps)
     torch._foreach_mul_(scale, (1 - beta1**counts).unbind())
-    torch._foreach_mul_(x, 1 - decay)
-    torch._foreach_addcdiv_(x, m, scale, value=-lr)
+    if lr:  # else every bit of X stays, and only the moments follow
+        torch._foreach_mul_(x, 1 - decay)
+        torch._foreach_addcdiv_(x, m, scale, value=-lr)
     if finite is not None and before is not None:
         for new, old in zip(touched, before, strict=True):
             for ok, changed, kept in zip(finite, new, old, strict=True):

@@ -38,28 +38,29 @@ def take_step(
 ) -> None:
     """Move parameters along their gradients, each in its own norm and by the rule's length.
 
+    A group may have a `step_rule` of its own, which then takes the place of `rule`.
     `finite`, where given, has a flag per layer on the device: where it is false, the layer's
     parameters and momenta keep every bit. `stretch` says how many times as far a parameter moves;
     where it is 0, only the momentum follows the gradient.
     """
     waiting: list[tuple[_Bucket, list[Tensor], list[Tensor]]] = []
     with _no_autocast({member.parameter.device.type for member in members}):
-        for bucket in _buckets(members, groups, state, finite, stretch):
+        for bucket in _buckets(members, groups, state, rule, finite, stretch):
             if isinstance(bucket.norm, AdamW):
                 _adamw(bucket, bucket.norm)
                 continue
             followed = _momentum(bucket)  # M_i, started or updated
             if not bucket.stretch:
-                continue  # another one's turn: X_i stays
+                continue  # another one's turn, or i not in S^k: X_i stays
             units = bucket.norm.unit_directions(followed)  # -lmo(M_i) at radius 1
-            if rule.uses_dual:  # ||M_i||_*, from which the lengths of a whole layer follow
+            if bucket.rule.uses_dual:  # ||M_i||_*, from which the lengths of a whole layer follow
                 duals = [inner(m, unit) for m, unit in zip(followed, units, strict=True)]
                 waiting.append((bucket, units, duals))
             else:
-                _move(bucket, units, _lengths(bucket, rule, active))
-        layer_duals = _layer_duals(waiting, rule)
+                _move(bucket, units, _lengths(bucket, active))
+        layer_duals = _layer_duals(waiting)
         for bucket, units, duals in waiting:
-            _move(bucket, units, _lengths(bucket, rule, active, duals, layer_duals))
+            _move(bucket, units, _lengths(bucket, active, duals, layer_duals))
     for member in members:
         state[member.parameter]["updates"] += 1
 
@@ -112,6 +113,7 @@ class _Bucket:
     members: list[Member]
     states: list[dict[str, Any]]
     settings: Mapping[str, Any]
+    rule: StepRule
     finite: list[Tensor] | None
     stretch: int
 
@@ -146,6 +148,7 @@ def _buckets(
     members: Iterable[Member],
     groups: Groups,
     state: State,
+    rule: StepRule,
     finite: Mapping[int, Tensor] | None,
     stretch: Callable[[Member], int],
 ) -> list[_Bucket]:
@@ -162,27 +165,31 @@ def _buckets(
             group["weight_decay"],
             group["maximize"],
             group["momentum_start"],
+            id(group.get("step_rule")),
             state[parameter]["updates"] == 0,
             stretch(member),
             None if group["foreach"] else number,
         )
         alike[key].append(member)
-    return [_bucket(found, groups, state, finite, stretch(found[0])) for found in alike.values()]
+    return [
+        _bucket(found, groups, state, rule, finite, stretch(found[0])) for found in alike.values()
+    ]
 
 
 def _bucket(
     members: list[Member],
     groups: Groups,
     state: State,
+    rule: StepRule,
     finite: Mapping[int, Tensor] | None,
     stretch: int,
 ) -> _Bucket:
-    flags = None
+    flags, settings = None, groups[members[0].group]
     if finite is not None:
         device = members[0].parameter.device
         flags = [finite[member.layer].to(device, non_blocking=True) for member in members]
     states = [state[member.parameter] for member in members]
-    return _Bucket(members, states, groups[members[0].group], flags, stretch)
+    return _Bucket(members, states, settings, settings.get("step_rule") or rule, flags, stretch)
 
 
 def _momentum(bucket: _Bucket) -> list[Tensor]:
@@ -202,18 +209,17 @@ def _momentum(bucket: _Bucket) -> list[Tensor]:
 
 def _lengths(
     bucket: _Bucket,
-    rule: StepRule,
     active: ActiveSet,
     duals: Sequence[Tensor] | None = None,
-    layer_duals: Mapping[int, Tensor] | None = None,
+    layer_duals: Mapping[tuple[int, StepRule], Tensor] | None = None,
 ) -> list[float | Tensor]:
     """Return t_i of each parameter: the rule's length times the learning rate."""
     lengths: list[float | Tensor] = []
     for i, member in enumerate(bucket.members):
         dual = None if duals is None else duals[i]
-        whole = None if layer_duals is None else layer_duals[member.layer]
+        whole = None if layer_duals is None else layer_duals[member.layer, bucket.rule]
         whole = None if whole is None else whole.to(member.parameter.device)
-        lengths.append(bucket.lr * rule.length(member.layer, active, dual, whole))
+        lengths.append(bucket.lr * bucket.rule.length(member.layer, active, dual, whole))
     return lengths
 
 
@@ -230,15 +236,16 @@ def _move(bucket: _Bucket, units: list[Tensor], lengths: list[float | Tensor]) -
 
 
 def _layer_duals(
-    waiting: Iterable[tuple[_Bucket, list[Tensor], list[Tensor]]], rule: StepRule
-) -> dict[int, Tensor]:
-    duals: dict[int, list[Tensor]] = defaultdict(list)
+    waiting: Iterable[tuple[_Bucket, list[Tensor], list[Tensor]]],
+) -> dict[tuple[int, StepRule], Tensor]:
+    """Return the dual norm of each layer, over its parameters that have a rule in common."""
+    duals: dict[tuple[int, StepRule], list[Tensor]] = defaultdict(list)
     for bucket, _, found in waiting:
         for member, dual in zip(bucket.members, found, strict=True):
-            duals[member.layer].append(dual)
+            duals[member.layer, bucket.rule].append(dual)
     return {
-        layer: rule.layer_norm.dual(torch.stack([dual.to(found[0].device) for dual in found]))
-        for layer, found in duals.items()
+        key: key[1].layer_norm.dual(torch.stack([dual.to(found[0].device) for dual in found]))
+        for key, found in duals.items()
     }
 
 

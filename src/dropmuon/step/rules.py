@@ -11,8 +11,9 @@ those of its parameters (Algorithm 2), so that SGD is the Euclidean case.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -41,16 +42,27 @@ Constants = float | ArrayLike | Callable[[int, ActiveSet], float]
 
 
 class NormOfLayer(NamedTuple):
-    """The norm of a layer from those of its parameters, and its dual norm from theirs."""
+    """The norm of a layer from those of its parameters, and its dual norm from theirs.
+
+    `widest` gives rho_high of the layer from those of its parameters; rho_low is their least.
+    """
 
     norm: Callable[[Tensor], Tensor]
     dual: Callable[[Tensor], Tensor]
+    widest: Callable[[Tensor], Tensor]
+
+    def rho(self, parameters: Iterable[tuple[float, float]]) -> tuple[float, float]:
+        """Return rho_low and rho_high of a layer from those of its parameters, see `Norm.rho`."""
+        low, high = torch.tensor(list(parameters), dtype=torch.float64).unbind(dim=1)
+        return float(low.amin()), float(self.widest(high))
 
 
-LARGEST = NormOfLayer(norm=torch.amax, dual=torch.sum)
+LARGEST = NormOfLayer(norm=torch.amax, dual=torch.sum, widest=torch.linalg.vector_norm)
 """The largest of the norms; its dual is the sum of the dual norms."""
 
-ROOT_OF_SQUARES = NormOfLayer(norm=torch.linalg.vector_norm, dual=torch.linalg.vector_norm)
+ROOT_OF_SQUARES = NormOfLayer(
+    norm=torch.linalg.vector_norm, dual=torch.linalg.vector_norm, widest=torch.amax
+)
 """The root of the sum of squares, its own dual."""
 
 
@@ -151,23 +163,36 @@ class Horizon(StepRule):
 
     The radii and the momentum that the stochastic theorem requires when K steps are planned. The
     momentum kept is 1 - beta. Leave the learning rate at 1 to get the theorem's own radii.
+
+    The proof does not cover the printed eta where layers are left out of steps (docs/theory.md). It
+    does with `reached`, the probabilities P(i in S) that layers move (`sampler.marginals(b)[1]`):
+    radii are then shorter by their roots. `theory.admissible_eta(..., repaired=True)` finds the
+    largest such eta, never smaller than this; with those, leave `reached` out.
     """
 
-    def __init__(self, steps: int, eta: Constants = 1.0) -> None:
+    def __init__(
+        self, steps: int, eta: Constants = 1.0, *, reached: ArrayLike | None = None
+    ) -> None:
         self.steps = whole_number("steps", steps, remedy="it is the horizon K")
         self.momentum = 1.0 - (self.steps + 1) ** -0.5
         self._eta = _Table("eta", eta, positive=True)
+        self._reached = _Table("reached", 1.0 if reached is None else reached, positive=True)
+        self._reached.refuse_above(1.0)
 
     def check(self, num_layers: int) -> None:
         self._eta.check(num_layers)
+        self._reached.check(num_layers)
 
     def length(
         self, layer: int, active: ActiveSet, dual: Tensor | None, layer_dual: Tensor | None
     ) -> float:
-        return self._eta(layer, active) / float((self.steps + 1) ** 0.75)
+        eta = self._eta(layer, active) * math.sqrt(self._reached(layer, active))
+        return eta / float((self.steps + 1) ** 0.75)
 
     def __repr__(self) -> str:
-        return f"Horizon({self.steps}, {self._eta!r})"
+        reached = repr(self._reached)
+        shorter = "" if reached == "1.0" else f", reached={reached}"
+        return f"Horizon({self.steps}, {self._eta!r}{shorter})"
 
 
 def or_default(rule: StepRule | None) -> StepRule:
@@ -179,10 +204,10 @@ def or_default(rule: StepRule | None) -> StepRule:
     return rule or Constant()
 
 
-def momentum_or_default(given: float | None, rule: StepRule) -> float:
-    """Return the momentum to use: what is given, else what the rule's theorem requires, or 0.5."""
+def momentum_or_default(given: float | None, rule: StepRule, default: float = 0.5) -> float:
+    """Return the momentum: what is given, else what the rule's theorem requires, or the default."""
     if given is None:
-        return 0.5 if rule.momentum is None else rule.momentum
+        return default if rule.momentum is None else rule.momentum
     if rule.momentum is not None and given != rule.momentum:
         raise ValueError(
             f"momentum={given} contradicts {rule!r}, whose theorem requires {rule.momentum}; "
@@ -229,6 +254,13 @@ class _Table:
             raise ValueError(
                 f"{self._name} has {len(self._values)} entries, but the model has {num_layers} "
                 "layers; give one entry per layer"
+            )
+
+    def refuse_above(self, most: float) -> None:
+        if (self._values > most).any():
+            raise ValueError(
+                f"{self._name} must be at most {most:g}, got {self._values.tolist()}; "
+                "give probabilities"
             )
 
     def _refuse_bad(self, values: NDArray[np.float64]) -> None:

@@ -19,20 +19,22 @@ from dropmuon.samplers import Sampler
 __all__ = ["SavedOptimizer", "check_group"]
 
 KEY = "dropmuon"
-VERSION = 3
+VERSION = 4
 
 _FIELDS = {
     *("version", "layers", "sampler", "seed", "resample_every", "total_steps", "full_start"),
     *("steps", "full_step", "turns", "parts", "active", "adaptation", "has_gradient", "skipped"),
+    "moving",
 }
 _STARTS = ("gradient", "zero")
+_OBJECTS = {"norm", "step_rule"}
 
 
 class SavedOptimizer(Optimizer):
     """A torch optimizer whose saved state has an entry of its own next to torch's.
 
-    Norms are saved as text, since `torch.load(weights_only=True)` reads no classes; the groups of
-    the optimizer that loads a state keep theirs.
+    Norms and step rules are saved as text, since `torch.load(weights_only=True)` reads no classes;
+    the groups of the optimizer that loads a state keep theirs.
     """
 
     roster: Roster
@@ -60,7 +62,8 @@ class SavedOptimizer(Optimizer):
         with _no_hooks(self, "_optimizer_state_dict_post_hooks") as hooks:
             state = super().state_dict()
         for group in state["param_groups"]:
-            group["norm"] = None if group["norm"] is None else repr(group["norm"])
+            for key in _OBJECTS & group.keys():
+                group[key] = None if group[key] is None else repr(group[key])
             if "layer" in group:
                 group["layer"] = str(group["layer"])
         names, sampler = list(self.roster.names), repr(self.sampler)
@@ -80,7 +83,7 @@ class SavedOptimizer(Optimizer):
     def _load(self, saved: dict[str, Any]) -> None:
         _check_fit(saved, self.param_groups, self.roster, repr(self.sampler), self.parts)
         defaults = dict(self.defaults)
-        kept = [{key: g.get(key) for key in ("norm", "layer")} for g in self.param_groups]
+        kept = [{key: g.get(key) for key in {*_OBJECTS, "layer"}} for g in self.param_groups]
         super().load_state_dict({key: value for key, value in saved.items() if key != KEY})
         for group, mine in zip(self.param_groups, kept, strict=True):
             group.update({key: value for key, value in mine.items() if key in group})
@@ -122,11 +125,15 @@ def _upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
         own["has_gradient"] = [None if full_next else name not in silent for name in own["layers"]]
         own |= {"version": 2, "parts": 1, "active": [own["active"]]}
     if own.get("version") == 2:
-        own |= {"version": VERSION, "turns": 1, "adaptation": None}
+        own |= {"version": 3, "turns": 1, "adaptation": None}
+    if own.get("version") == 3:
+        own |= {"version": VERSION, "moving": None}
     return {**saved, KEY: own}
 
 
-_IN_ALL_VERSIONS = _FIELDS - {"full_step", "turns", "parts", "adaptation", "has_gradient"}
+_IN_ALL_VERSIONS = _FIELDS - {
+    *("full_step", "turns", "parts", "adaptation", "has_gradient", "moving")
+}
 
 
 def _check_fit(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dropmuon.model.roster import Member
+from dropmuon.samplers import ActiveSet
 from dropmuon.step.rules import StepRule
 
 __all__ = ["assign_turns", "check_turns", "stretch"]
@@ -41,11 +42,13 @@ def assign_turns(members: Sequence[Member], turns: int, seed: int) -> None:
         totals[group] += costs[i]
 
 
-def stretch(member: Member, turn: int | None, turns: int) -> int:
+def stretch(member: Member, moving: ActiveSet, turn: int | None, turns: int) -> int:
     """Return how many times as far a parameter moves in this turn; 0 if it is not its own.
 
-    Where `turn` is None every parameter moves, as in a full step.
+    Where `turn` is None every parameter of a moving layer moves, as in a full step.
     """
+    if member.layer not in moving:
+        return 0
     if turn is None or member.turn is None:
         return 1
     return turns if member.turn == turn else 0

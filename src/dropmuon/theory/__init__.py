@@ -41,6 +41,7 @@ from dropmuon.theory.generalized import (
     solve_generalized,
     solve_generalized_squared,
 )
+from dropmuon.theory.leading_order import StochasticCase
 from dropmuon.theory.partitions import (
     PartitionSolution,
     TauChoice,
@@ -58,6 +59,7 @@ from dropmuon.theory.progressive import (
     solve_covering_program,
     solve_linear_program,
 )
+from dropmuon.theory.set_search import optimal_sets
 from dropmuon.theory.shares import (
     SharesSolution,
     optimal_shares,
@@ -67,9 +69,11 @@ from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
 from dropmuon.theory.stochastic import (
     PartsVariance,
     StochasticBound,
+    StochasticIterations,
     admissible_eta,
     horizon_momentum,
     horizon_radii,
+    iterations_stochastic,
     parts_variance,
     stochastic_bound,
 )
@@ -88,6 +92,8 @@ __all__ = [
     "Smoothness",
     "StepCosts",
     "StochasticBound",
+    "StochasticCase",
+    "StochasticIterations",
     "TauChoice",
     "admissible_eta",
     "against_full",
@@ -107,9 +113,11 @@ __all__ = [
     "horizon_radii",
     "iterations_generalized",
     "iterations_smooth",
+    "iterations_stochastic",
     "nice_factor",
     "optimal_partition",
     "optimal_progressive",
+    "optimal_sets",
     "optimal_shares",
     "optimal_shares_by_bound",
     "parts_variance",

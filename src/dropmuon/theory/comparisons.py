@@ -18,6 +18,7 @@ from dropmuon.checks import whole_number
 from dropmuon.samplers.base import ActiveSet
 from dropmuon.theory.complexity import Means, Regime
 from dropmuon.theory.costs import Costs, Sampling, cost_of_set, expected_cost, nonnegative
+from dropmuon.theory.leading_order import StochasticCase
 from dropmuon.theory.partitions import check_blocks
 from dropmuon.theory.smoothness import Smoothness
 
@@ -58,14 +59,16 @@ def relative_cost(
     smoothness: Smoothness,
     regime: Regime = "smooth",
     progress: float = 0.0,
+    case: StochasticCase | None = None,
 ) -> float:
     """Return cost_eps(D) = K E[cost(S)] (eq. exp_cost_gen), without rounding and shared factors.
 
     "smooth": E[cost] / min_i w_i, with the weights of Theorem "rt_smooth_iter". "1/eps" and
-    "1/eps^2": the objectives of eq. cost_opt_prob_e and eq. cost_opt_prob_e2.
+    "1/eps^2": the objectives of eq. cost_opt_prob_e and eq. cost_opt_prob_e2. "stochastic", which
+    needs a `case`: Theorem "stoch_rt_l0l1_iter" to leading order, see `leading_order`.
     """
     _same_layers(costs, smoothness)
-    steps = Means.of(sampler, smoothness, progress).relative_iterations(regime)
+    steps = Means.of(sampler, smoothness, progress).relative_iterations(regime, case)
     return expected_cost(sampler, costs, progress) * float(steps)
 
 
@@ -75,12 +78,13 @@ def against_full(
     smoothness: Smoothness,
     regime: Regime = "smooth",
     progress: float = 0.0,
+    case: StochasticCase | None = None,
 ) -> Comparison:
     """Compare any distribution with full updates, which need the constants of the full set."""
     everything = {tuple(range(costs.num_layers)): 1.0}
     return Comparison(
-        relative_cost(sampler, costs, smoothness, regime, progress),
-        relative_cost(everything, costs, smoothness, regime, progress),
+        relative_cost(sampler, costs, smoothness, regime, progress, case),
+        relative_cost(everything, costs, smoothness, regime, progress, case),
     )
 
 

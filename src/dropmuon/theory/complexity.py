@@ -17,12 +17,14 @@ import numpy as np
 from dropmuon.checks import unknown_name
 from dropmuon.samplers.base import ActiveSet, FloatArray
 from dropmuon.theory.costs import Sampling, distribution_of, members
+from dropmuon.theory.leading_order import StochasticCase, leading_iterations
 from dropmuon.theory.smoothness import Smoothness
 
 __all__ = [
     "GeneralizedIterations",
     "Means",
     "Regime",
+    "check_case",
     "check_positive",
     "check_regime",
     "generalized_weights",
@@ -32,8 +34,9 @@ __all__ = [
     "smooth_weights",
 ]
 
-Regime: TypeAlias = Literal["smooth", "1/eps", "1/eps^2"]
-"""Smooth layers; or (L0, L1)-smooth ones where the 1/eps, or the 1/eps^2 term of K dominates."""
+Regime: TypeAlias = Literal["smooth", "1/eps", "1/eps^2", "stochastic"]
+"""Smooth layers; (L0, L1)-smooth ones where the 1/eps, or the 1/eps^2 term of K dominates; or these
+with stochastic gradients, where K grows as 1/eps^4."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ def relative_iterations(
     l0: FloatArray,
     l1: FloatArray | None = None,
     regime: Regime = "smooth",
+    case: StochasticCase | None = None,
 ) -> FloatArray:
     """Return K up to the factor that all distributions share, for one table of constants or many.
 
@@ -125,8 +129,11 @@ def relative_iterations(
         smooth   1 / min_i w_i                                      (times gap / epsilon)
         1/eps    1 / min_i w_i                                      (times 2 gap / epsilon)
         1/eps^2  sum_i (w_i / P(i in S))^2 E[L0_{i,S}] / (min_i w_i)^2   (times 2 gap / epsilon^2)
+
+    and in the regime "stochastic", which needs a `case`, (A / min_i(Q_i eta_i))^4 of the module
+    `leading_order` (times 1 / epsilon^4).
     """
-    return Means(distribution, l0, l1).relative_iterations(regime)
+    return Means(distribution, l0, l1).relative_iterations(regime, case)
 
 
 class Means:
@@ -173,6 +180,23 @@ class Means:
         mean: FloatArray = self.p @ values
         return mean
 
+    def ratio(self) -> FloatArray:
+        """Return E[L0_{i,S} / L1_{i,S}], 0 where a layer has no L1 and its term vanishes."""
+        l0, l1 = self.l0, self.l1
+        some = self.over(l1)[..., None, :] > 0
+        open_ = self.member & some & (l1 == 0) & (l0 > 0)
+        if open_.any():
+            i = int(np.argwhere(open_)[0, -1])
+            raise ValueError(
+                f"smoothness must have L1 > 0 for all sets with layer {i} or for none, got both; "
+                "give the zeros a small positive L1"
+            )
+        return self.over(np.divide(l0, l1, out=np.zeros_like(l0), where=l1 > 0))
+
+    def largest(self) -> FloatArray:
+        """Return E[max_i L1_{i,S}]."""
+        return np.asarray(self.over(self.l1.max(axis=-1, keepdims=True))[..., 0])
+
     def smooth_weights(self) -> FloatArray:
         """Return w_i = E[1{i in S} / (2 L0_{i,S})]."""
         with np.errstate(divide="ignore"):
@@ -196,9 +220,13 @@ class Means:
         terms: FloatArray = weights**2 * self.over(self.l0) / self.reached**2
         return np.asarray(terms.sum(axis=-1))
 
-    def relative_iterations(self, regime: Regime) -> FloatArray:
+    def relative_iterations(self, regime: Regime, case: StochasticCase | None = None) -> FloatArray:
         """Return K in this regime, without the factor that all distributions share."""
         check_regime(regime)
+        if regime == "stochastic":
+            l0, l1 = self.over(self.l0), self.over(self.l1)
+            known, ratio, largest = check_case(case), self.ratio(), self.largest()
+            return leading_iterations(known, self.reached, l0, l1, ratio, largest)
         weights = self.smooth_weights() if regime == "smooth" else self.generalized_weights()
         slowest = weights.min(axis=-1)
         return np.asarray(self.spread() / slowest**2 if regime == "1/eps^2" else 1.0 / slowest)
@@ -208,6 +236,16 @@ def check_regime(regime: str) -> None:
     """Raise ValueError with the accepted names unless this is a regime."""
     if regime not in get_args(Regime):
         raise unknown_name("regime", str(regime), get_args(Regime))
+
+
+def check_case(case: StochasticCase | None) -> StochasticCase:
+    """Return what the regime "stochastic" needs, or raise ValueError."""
+    if case is None:
+        raise ValueError(
+            "regime 'stochastic' needs a case, the gap, noise and norms, got None; "
+            "give StochasticCase(gap, sigma, rho_low, rho_high)"
+        )
+    return case
 
 
 def check_positive(**arguments: float) -> None:

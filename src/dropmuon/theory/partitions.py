@@ -24,8 +24,11 @@ import numpy.typing as npt
 
 from dropmuon.checks import unknown_name, whole_number
 from dropmuon.samplers.base import ActiveSet, FloatArray, active_set
-from dropmuon.theory.complexity import Regime, check_regime
+from dropmuon.samplers.subsets import Nice
+from dropmuon.theory.complexity import Regime, check_case, check_regime
 from dropmuon.theory.costs import Costs, cost_of_set, nonnegative, numbers
+from dropmuon.theory.leading_order import StochasticCase, leading_iterations
+from dropmuon.theory.set_search import optimal_sets
 from dropmuon.theory.smoothness import NonMonotoneWarning, Smoothness
 
 __all__ = [
@@ -90,6 +93,10 @@ def optimal_partition(
         1/eps^2  (sum_k M_k sum_{i in B_k} L0_i / L1_i^2) sum_k d_k M_k   (eq. cost_opt_prob_e2)
     """
     check_regime(regime)
+    if regime == "stochastic":
+        raise ValueError(
+            "regime 'stochastic' has no closed form for partitions; use optimal_sets(blocks, ...)"
+        )
     sets = check_blocks(blocks, costs.num_layers)
     flat, slope = _layer_constants(constants, sets, costs.num_layers, regime)
     worst = np.array([slope[list(block)].max() for block in sets])
@@ -138,12 +145,14 @@ def best_tau(
     regime: Regime = "smooth",
     *,
     taus: Iterable[SupportsIndex] | None = None,
+    case: StochasticCase | None = None,
 ) -> TauChoice:
     """Return the tau of least total cost: the smallest one of equals.
 
     `constants` are those of layer i when tau layers move: a (b, b) table `L[i, tau - 1]`, or the
     same for all layers as a function of tau or one of "constant", "linear" and "sqrt". They are L0
-    for "smooth", L1 for "1/eps", and a pair (L0, L1) for "1/eps^2". With B(tau) of `nice_factor`:
+    for "smooth", L1 for "1/eps", and a pair (L0, L1) for "1/eps^2" and for "stochastic", which
+    needs a `case` and has the cost of `leading_order`. With B(tau) of `nice_factor`:
 
         nice, smooth   2 max_i L0[i, tau] B(tau)                             (A B)
         nice, 1/eps      max_i L1[i, tau] B(tau)                             (A_eps B)
@@ -163,14 +172,18 @@ def best_tau(
     )
     if not candidates:
         raise ValueError("taus must be at least one number, got none; leave taus out to try all")
-    if regime != "1/eps^2":
+    if regime in ("smooth", "1/eps"):
         flat = slope = _table("constants", constants, b)
     elif isinstance(constants, tuple) and len(constants) == 2:
         flat, slope = _table("L0", constants[0], b), _table("L1", constants[1], b)
     else:
         raise ValueError(
-            f"constants must be a pair (L0, L1) for regime '1/eps^2', got {constants!r}"
+            f"constants must be a pair (L0, L1) for regime {regime!r}, got {constants!r}"
         )
+    if regime == "stochastic":
+        values = _stochastic_costs(family, candidates, flat, slope, costs, check_case(case))
+        best = int(values.argmin())
+        return TauChoice(candidates[best], float(values[best]), candidates, values)
     price = _nice_cost if family == "nice" else _contiguous_cost
     values = np.array([price(tau, flat, slope, costs, regime) for tau in candidates])
     best = int(values.argmin())
@@ -280,6 +293,36 @@ def _nice_cost(tau: int, L0: FloatArray, L1: FloatArray, costs: Costs, regime: R
     if regime == "1/eps^2":
         return float(((worst / slope) ** 2 * flat).sum()) * nice_factor(tau, costs)
     return (2.0 if regime == "smooth" else 1.0) * worst * nice_factor(tau, costs)
+
+
+def _stochastic_costs(
+    family: TauFamily,
+    taus: Sequence[int],
+    L0: FloatArray,
+    L1: FloatArray,
+    costs: Costs,
+    case: StochasticCase,
+) -> FloatArray:
+    """Return the costs of the stochastic regime, to leading order."""
+    b, found = costs.num_layers, []
+    for tau in taus:
+        if family == "partition":
+            blocks = contiguous_blocks(b, tau)
+            l0, l1 = ({s: _within(s, table, b) for s in blocks} for table in (L0, L1))
+            solution = optimal_sets(blocks, Smoothness(l0, l1), costs, "stochastic", case)
+            found.append(solution.cost)
+            continue
+        flat, slope, Q = L0[:, tau - 1], L1[:, tau - 1], tau / b
+        # The largest of tau layers is the j-th largest of all where that is the least drawn.
+        largest = np.diff(Nice(tau).marginals(b)[0], prepend=0.0) @ np.sort(slope)[::-1]
+        means = (np.full(b, Q), Q * flat, Q * slope, Q * flat / slope, np.asarray(largest))
+        found.append(float(leading_iterations(case, *means)) * Q * nice_factor(tau, costs))
+    return np.array(found)
+
+
+def _within(block: ActiveSet, table: FloatArray, b: int) -> FloatArray:
+    """Return the constants of the layers of a block by its size, 0 outside of it."""
+    return np.where(np.isin(np.arange(b), block), table[:, len(block) - 1], 0.0)
 
 
 def _contiguous_cost(

@@ -18,15 +18,18 @@ from dropmuon.samplers.base import FloatArray
 from dropmuon.samplers.progressive import Progressive, Shares
 from dropmuon.theory.complexity import Means, check_positive
 from dropmuon.theory.costs import Sampling, nonnegative
+from dropmuon.theory.leading_order import StochasticCase
 from dropmuon.theory.smoothness import Smoothness
 
 __all__ = [
     "PartsDraws",
     "PartsVariance",
     "StochasticBound",
+    "StochasticIterations",
     "admissible_eta",
     "horizon_momentum",
     "horizon_radii",
+    "iterations_stochastic",
     "parts_variance",
     "stochastic_bound",
 ]
@@ -61,6 +64,11 @@ class StochasticBound:
         return asdict(self)
 
     @property
+    def dominating(self) -> str:
+        """The name of the largest term."""
+        return max(self.terms, key=self.terms.__getitem__)
+
+    @property
     def total(self) -> float:
         """The bound on the weighted sum of gradient norms."""
         return math.fsum(self.terms.values())
@@ -86,10 +94,14 @@ def admissible_eta(
     rho_low: npt.ArrayLike,
     rho_high: npt.ArrayLike,
     progress: float = 0.0,
+    *,
+    repaired: bool = False,
 ) -> FloatArray:
     """Return the largest eta_i that Theorem "stoch_rt_l0l1_iter" admits: the root of a minimum.
 
-    rho_low_i ||X|| <= ||X||_2 <= rho_high_i ||X|| compares the norm of layer i with the Euclidean.
+    rho_low_i ||X|| <= ||X||_2 <= rho_high_i ||X|| compares the norm of layer i with the Euclidean
+    (`Norm.rho`). With `repaired`, both conditions on eta_i^2 are smaller by the factor P(i in S),
+    which the proof needs where layers are left out of steps: see docs/theory.md.
     """
     root, b = math.sqrt(_steps(horizon) + 1), smoothness.num_layers
     low, high = _per_layer("rho_low", rho_low, b), _per_layer("rho_high", rho_high, b)
@@ -101,11 +113,11 @@ def admissible_eta(
         )
     means = Means.of(sampler, smoothness, progress)
     reached, l1, beta = means.reached, means.over(means.l1), 1.0 / root
-    largest = float(means.p @ means.l1.max(axis=1))
+    largest, weight = float(means.largest()), reached if repaired else np.ones(b)
     with np.errstate(divide="ignore"):
         first = root / (4.0 * l1 * largest)
         second = low * reached.min() / (16.0 * high * reached * (1.0 - beta) * l1 * largest)
-    eta: FloatArray = np.sqrt(np.minimum(np.minimum(first, second), 1.0))
+    eta: FloatArray = np.sqrt(np.minimum(weight * np.minimum(first, second), 1.0))
     return eta
 
 
@@ -119,19 +131,22 @@ def stochastic_bound(
     rho_low: npt.ArrayLike,
     rho_high: npt.ArrayLike,
     progress: float = 0.0,
+    *,
+    repaired: bool = False,
 ) -> StochasticBound:
     """Return the bound of Theorem "stoch_rt_l0l1_iter" with its terms.
 
     It bounds the least, over steps, sum of Q_i eta_i / mean(Q eta) E||grad_i f||, for radii
     eta_i / (K+1)^(3/4) and momentum 1 - (K+1)^(-1/2). `sigma` is the standard deviation of the
     stochastic gradient of each layer in the Euclidean norm. A number holds for all layers. For a
-    step in parts, both sampler and sigma come from `parts_variance`.
+    step in parts, both sampler and sigma come from `parts_variance`. With `repaired`, the bound is
+    the one that the repaired proof gives, with E[L0/L1 given i in S], for its smaller eta_i.
     """
     check_positive(gap=gap)
     n, b = _steps(horizon) + 1, smoothness.num_layers
     low, high = _per_layer("rho_low", rho_low, b), _per_layer("rho_high", rho_high, b)
     eta_i, deviation = _per_layer("eta", eta, b), nonnegative("sigma", _spread(sigma, b), length=b)
-    limit = admissible_eta(sampler, smoothness, horizon, low, high, progress)
+    limit = admissible_eta(sampler, smoothness, horizon, low, high, progress, repaired=repaired)
     i = int((eta_i / limit).argmax())
     if eta_i[i] > limit[i] * _ADMISSIBLE:
         raise ValueError(
@@ -140,7 +155,8 @@ def stochastic_bound(
         )
     means = Means.of(sampler, smoothness, progress)
     scale = float((means.reached * eta_i).mean())
-    bend = means.over(means.l0) + means.over(means.l1) * _ratio(means)
+    ratio = means.ratio() / means.reached if repaired else means.ratio()
+    bend = means.over(means.l0) + means.over(means.l1) * ratio
     return StochasticBound(
         gap=3.0 * gap / (n**0.25 * scale),
         start=6.0 / n**0.5 * float(eta_i @ (high * deviation)) / scale,
@@ -148,6 +164,71 @@ def stochastic_bound(
         curvature=float(eta_i**2 @ bend) / (2.0 * n**0.75 * scale),
         noise=float((2.0 * means.reached * eta_i) @ (high * deviation)) / (n**0.25 * scale),
     )
+
+
+@dataclass(frozen=True)
+class StochasticIterations:
+    """The steps that the stochastic theorem requires, with its radii and its bound there.
+
+    Attributes:
+        total: K.
+        eta: of each layer; its radius is eta_i / (K+1)^(3/4), see `horizon_radii`.
+        bound: the bound on the sum of norms after K steps, at most epsilon, with its terms.
+    """
+
+    total: int
+    eta: FloatArray
+    bound: StochasticBound
+
+
+def iterations_stochastic(
+    sampler: Sampling,
+    smoothness: Smoothness,
+    case: StochasticCase,
+    epsilon: float,
+    progress: float = 0.0,
+    *,
+    weighted: bool = False,
+) -> StochasticIterations:
+    """Return K after which Theorem "stoch_rt_l0l1_iter" bounds a sum of norms by epsilon.
+
+    With `weighted`, the sum of Q_i eta_i / mean(Q eta) E||grad_i f|| of the theorem; without, the
+    plain sum, where min(Q eta) replaces the mean. The radii are the longest admissible ones, times
+    a common factor where shorter ones lower the bound. K is enough, and K - 1 is not.
+    """
+    check_positive(epsilon=epsilon)
+    sigma, low, high = case.per_layer(smoothness.num_layers)
+    reached = Means.of(sampler, smoothness, progress).reached
+
+    def at(horizon: int) -> StochasticIterations:
+        def bound_of(eta: FloatArray) -> StochasticBound:
+            given = (sampler, smoothness, case.gap, horizon, eta, sigma, low, high, progress)
+            return stochastic_bound(*given, repaired=case.repaired)
+
+        eta = admissible_eta(
+            sampler, smoothness, horizon, low, high, progress, repaired=case.repaired
+        )
+        bound = bound_of(eta)
+        bent = bound.drift + bound.curvature
+        if bent > bound.gap:  # terms proportional to c and to 1/c have the least sum where equal
+            eta = eta * math.sqrt(bound.gap / bent)
+            bound = bound_of(eta)
+        moved = reached * eta
+        scale = 1.0 if weighted else float(moved.mean() / moved.min())
+        terms = {name: scale * term for name, term in bound.terms.items()}
+        return StochasticIterations(horizon, eta, StochasticBound(**terms))
+
+    high_end = 1
+    while at(high_end).bound.total > epsilon:
+        high_end *= 2
+    low_end = high_end // 2
+    while high_end - low_end > 1:
+        middle = (low_end + high_end) // 2
+        if at(middle).bound.total > epsilon:
+            low_end = middle
+        else:
+            high_end = middle
+    return at(high_end)
 
 
 @dataclass(frozen=True)
@@ -200,19 +281,6 @@ def parts_variance(
         inverse = (1.0 - q) * inverse - np.expm1(k * never) / k
     moves = -np.expm1(m * never)
     return PartsVariance(moves, m * inverse / moves)
-
-
-def _ratio(means: Means) -> FloatArray:
-    """Return E[L0_{i,S} / L1_{i,S}], 0 where a layer has no L1 and its term vanishes."""
-    l0, l1 = means.l0, means.l1
-    open_ = means.member & (means.over(l1) > 0) & (l1 == 0) & (l0 > 0)
-    if open_.any():
-        i = int(open_.any(axis=0).argmax())
-        raise ValueError(
-            f"smoothness must have L1 > 0 for all sets with layer {i} or for none, got both; "
-            "give the zeros a small positive L1"
-        )
-    return means.over(np.divide(l0, l1, out=np.zeros_like(l0), where=l1 > 0))
 
 
 def _steps(horizon: SupportsIndex) -> int:

@@ -26,7 +26,13 @@ from dropmuon.planning.bounds.constants import (
     resampled_smooth,
 )
 from dropmuon.planning.bounds.estimated_smoothness import SmoothnessEstimate
-from dropmuon.planning.bounds.probe import block_sizes, nice_sizes, position_blocks, windows
+from dropmuon.planning.bounds.probe import (
+    block_sizes,
+    nice_sizes,
+    position_blocks,
+    suffixes,
+    windows,
+)
 from dropmuon.planning.measured_costs import MeasuredCosts
 from dropmuon.planning.options import Prediction
 from dropmuon.samplers import Full, Nice, Partition, Progressive, Sampler, Submodel, uniform
@@ -81,24 +87,48 @@ def positive_constants(estimate: SmoothnessEstimate, regime: Regime) -> theory.S
 
 
 def candidates(
-    estimate: SmoothnessEstimate, costs: theory.Costs, regime: Regime = "smooth"
+    estimate: SmoothnessEstimate,
+    costs: theory.Costs,
+    regime: Regime = "smooth",
+    case: theory.StochasticCase | None = None,
 ) -> list[Candidate]:
     """Return full updates and the best sampler of every family whose sets were all measured."""
     found = [Candidate("full updates", Full())]
     if costs.num_layers == 1:
         return found
     smoothness = positive_constants(estimate, regime)
+    search = _Search(smoothness, costs, regime, case)
     return [
         *found,
-        *_progressive(smoothness, costs, regime),
-        *_partitions(estimate, smoothness, costs, regime),
-        *_windows(estimate, smoothness, costs, regime),
+        *_progressive(smoothness, costs, regime, search),
+        *_partitions(estimate, smoothness, costs, regime, search),
+        *_windows(estimate, search),
         *_nice(estimate),
     ]
 
 
+@dataclass(frozen=True)
+class _Search:
+    """A search for the best probabilities of sets, where there is no closed form."""
+
+    smoothness: theory.Smoothness
+    costs: theory.Costs
+    regime: Regime
+    case: theory.StochasticCase | None
+
+    def best(
+        self, sets: Sequence[ActiveSet], guesses: Sequence[FloatArray] = ()
+    ) -> tuple[FloatArray, float]:
+        """Return probabilities of the sets, and the gap to what the bound leaves open."""
+        found = theory.optimal_sets(
+            sets, self.smoothness, self.costs, self.regime, self.case, guesses=guesses
+        )
+        p = np.where(found.probabilities > _NEGLIGIBLE, found.probabilities, 0.0)
+        return p / p.sum(), found.gap
+
+
 def _progressive(
-    smoothness: theory.Smoothness, costs: theory.Costs, regime: Regime
+    smoothness: theory.Smoothness, costs: theory.Costs, regime: Regime, search: _Search
 ) -> Iterator[Candidate]:
     yield Candidate("progressive, uniform", Progressive(uniform))
     l0, l1 = smoothness.progressive_matrix(0), smoothness.progressive_matrix(1)
@@ -107,6 +137,10 @@ def _progressive(
         best = theory.optimal_progressive(l0, repair=True)
     elif regime == "1/eps":
         best = theory.solve_generalized(l1, costs, repair=True).probabilities
+    elif regime == "stochastic":
+        sloped = theory.solve_generalized(l1, costs, repair=True).probabilities
+        full = np.eye(costs.num_layers)[0]
+        best, gap = search.best(suffixes(costs.num_layers), [full, sloped])
     else:
         starts = 8 if costs.num_layers <= _FEW_LAYERS else 0
         solution = theory.solve_generalized_squared(l0, l1, costs, repair=True, starts=starts)
@@ -119,6 +153,7 @@ def _partitions(
     smoothness: theory.Smoothness,
     costs: theory.Costs,
     regime: Regime,
+    search: _Search,
 ) -> Iterator[Candidate]:
     b = costs.num_layers
     named = {
@@ -126,31 +161,23 @@ def _partitions(
     }
     named["same position in all blocks, optimal"] = position_blocks(estimate.layers)
     for name, blocks in named.items():
-        if blocks and _measured(blocks, estimate):
+        if not blocks or not _measured(blocks, estimate):
+            continue
+        if regime == "stochastic":
+            p, gap = search.best(blocks)
+            yield Candidate(name, Partition(blocks, p), gap)
+        else:
             best = theory.optimal_partition(blocks, smoothness, costs, regime)
             yield Candidate(name, Partition(best.blocks, best.probabilities))
 
 
-def _windows(
-    estimate: SmoothnessEstimate,
-    smoothness: theory.Smoothness,
-    costs: theory.Costs,
-    regime: Regime,
-) -> Iterator[Candidate]:
-    b = costs.num_layers
+def _windows(estimate: SmoothnessEstimate, search: _Search) -> Iterator[Candidate]:
+    b = search.costs.num_layers
     for tau in block_sizes(b)[1:]:
         sets = windows(b, tau)
-        if not _measured(sets, estimate):
-            continue
-        if regime != "smooth":
-            yield Candidate(f"windows of {tau}, uniform", Submodel(tau))
-            continue
-        l0 = np.stack([smoothness.constants(0, active) for active in sets], axis=1)
-        weights = np.divide(0.5, l0, out=np.zeros_like(l0), where=l0 > 0)
-        prices = [theory.cost_of_set(costs, active) for active in sets]
-        best = theory.solve_covering_program(weights, prices).probabilities
-        best = np.where(best > _NEGLIGIBLE, best, 0.0)
-        yield Candidate(f"windows of {tau}, optimal", Submodel(tau, best / best.sum()))
+        if _measured(sets, estimate):
+            best, gap = search.best(sets)
+            yield Candidate(f"windows of {tau}, optimal", Submodel(tau, best), gap)
 
 
 def _nice(estimate: SmoothnessEstimate) -> Iterator[Candidate]:
@@ -168,9 +195,14 @@ class Predictor:
     """A comparison of samplers with full updates, under measurements and resamples of them."""
 
     def __init__(
-        self, estimate: SmoothnessEstimate, costs: MeasuredCosts, regime: Regime, seed: int = 0
+        self,
+        estimate: SmoothnessEstimate,
+        costs: MeasuredCosts,
+        regime: Regime,
+        seed: int = 0,
+        case: theory.StochasticCase | None = None,
     ) -> None:
-        self._estimate, self._costs, self._regime = estimate, costs, regime
+        self._estimate, self._costs, self._regime, self._case = estimate, costs, regime, case
         self._num_layers = len(estimate.layers)
         self._l1: Resampled | None = None
         if regime == "smooth":
@@ -225,7 +257,7 @@ class Predictor:
         l1 = None
         if self._l1 is not None:
             l1 = floored(_tables(self._l1, sets), inside, floor)[:, :-1]
-        return theory.relative_iterations(distribution, l0, l1, self._regime)
+        return theory.relative_iterations(distribution, l0, l1, self._regime, self._case)
 
 
 def _tables(resampled: Resampled, sets: Sequence[ActiveSet]) -> FloatArray:

@@ -34,6 +34,7 @@ _CASES = {
     "smooth": "smooth case",
     "1/eps": "(L0, L1) case, 1/eps regime",
     "1/eps^2": "(L0, L1) case, 1/eps^2 regime",
+    "stochastic": "stochastic case, 1/eps^4",
 }
 
 
@@ -47,6 +48,7 @@ class Bounds:
         regime: the case of the theory that was requested; see `applied_regime`.
         updates_per_batch: the number of updates that predictions for reused batches assume.
         seed: seed of the intervals.
+        case: what the regime "stochastic" needs beside smoothness.
     """
 
     costs: MeasuredCosts
@@ -54,12 +56,14 @@ class Bounds:
     regime: Regime = "smooth"
     updates_per_batch: int = 2
     seed: int = 0
+    case: theory.StochasticCase | None = None
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
         """The best sampler of every family, full updates first."""
         regime = self.applied_regime
-        predictor = Predictor(self.smoothness, self.costs, regime, self.seed)
+        predictor = Predictor(self.smoothness, self.costs, regime, self.seed, self.case)
+        found = candidates(self.smoothness, self.costs.seconds.fresh(), regime, self.case)
         return tuple(
             Option(
                 each.family,
@@ -68,7 +72,7 @@ class Bounds:
                 predictor.predict(each, self.updates_per_batch),
                 each.gap,
             )
-            for each in candidates(self.smoothness, self.costs.seconds.fresh(), regime)
+            for each in found
         )
 
     @property
@@ -88,6 +92,11 @@ class Bounds:
     @property
     def step_rule(self) -> StepRule:
         """The theorems' sharp steps, with the constants of the full set. Momentum is 0."""
+        if self.applied_regime == "stochastic":
+            raise ValueError(
+                "step_rule depends on the number of steps in regime 'stochastic', got none; make "
+                "rules.Horizon(steps, theory.admissible_eta(...)) with plan.bounds.case"
+            )
         return _step_rule(self.smoothness, self.applied_regime)
 
     @property
@@ -196,6 +205,13 @@ def _remarks(bounds: Bounds) -> Iterator[str]:
         yield (
             f"Asked for the {_CASES[bounds.regime]}, but the run showed no (L0, L1) behaviour: "
             "no layer's curvature grew with its gradient. The smooth case applies."
+        )
+    if bounds.applied_regime == "stochastic" and bounds.case is not None:
+        sigma = bounds.case.per_layer(len(bounds.smoothness.layers))[0]
+        yield (
+            f"The gap f(X^0) - f* counts as {bounds.case.gap:.3g}, the loss at the start; the "
+            f"gradients of layers deviate by {sigma.min():.3g} to {sigma.max():.3g}. The theorem "
+            "assumes that no layer's gradient depends on another layer, which no network fulfils."
         )
     for option in bounds.options:
         if option.gap >= _LEAST_GAP:

@@ -29,6 +29,7 @@ from dropmuon.theory import contiguous_blocks
 __all__ = [
     "Probe",
     "block_sizes",
+    "geometry",
     "nice_sizes",
     "planned_sets",
     "position_blocks",
@@ -129,7 +130,7 @@ class Probe:
         self._buffers = [(each, each.clone()) for each in problem.model.buffers()]
         self._gradients = self._measure(self._all, "the current point")
         self._unit = {
-            member.parameter: _geometry(member).lmo(self._gradients[member.parameter], 1.0)
+            member.parameter: geometry(member).lmo(self._gradients[member.parameter], 1.0)
             for member in optimizer.roster.members()
             if member.parameter in self._gradients
         }
@@ -157,7 +158,7 @@ class Probe:
         for i in active:
             difference = self._differences(i, after)
             moved = [member for member in self._layers[i] if member.parameter in steps]
-            lengths = [_geometry(s).norm(steps[s.parameter]).double() for s in moved]
+            lengths = [geometry(s).norm(steps[s.parameter]).double() for s in moved]
             if any(length > 0 for length in lengths):
                 length = self._optimizer.step_rule.layer_norm.norm(
                     torch.tensor(lengths, dtype=torch.float64)
@@ -228,11 +229,11 @@ class Probe:
     def _duals(self, i: int, tensors: Mapping[Tensor, Tensor]) -> dict[Tensor, float]:
         members = [member for member in self._layers[i] if member.parameter in tensors]
         return {
-            member.parameter: float(_geometry(member).exact_dual(tensors[member.parameter]))
+            member.parameter: float(geometry(member).exact_dual(tensors[member.parameter]))
             for member in members
         }
 
 
-def _geometry(member: Member) -> norms.Norm:
+def geometry(member: Member) -> norms.Norm:
     """Return the norm of a parameter; for AdamW the max-entry norm, whose step is similar."""
     return norms.Sign() if isinstance(member.norm, norms.AdamW) else member.norm
