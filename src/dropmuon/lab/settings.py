@@ -39,7 +39,7 @@ def _setting(default: Any, meaning: str, *, task: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of a comparison; the defaults are those of the demo, `dropmuon compare`."""
+    """All settings of a comparison; the defaults are those of `dropmuon compare`."""
 
     dataset: str = _setting(
         "fashion-mini",

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.optimize import isotonic_regression
 
-from dropmuon.lab.analysis.equal_quality import Distance, Points, distances, fitted
+from dropmuon.lab.analysis.equal_quality import Distance, Points, best_so_far, distances
 
 LADDER = np.array([0.5, 0.7, 1.0, 1.4, 2.0])
 
@@ -33,10 +32,9 @@ def values(found: Distance) -> list[float]:
 
 
 @given(qualities)
-def test_the_fit_is_isotonic_regression(quality: np.ndarray) -> None:
-    for row, found in zip(quality, fitted(quality), strict=True):
-        np.testing.assert_allclose(found, isotonic_regression(row).x, atol=1e-12)
-        assert (np.diff(found) >= 0).all()
+def test_a_curve_is_the_best_quality_so_far(quality: np.ndarray) -> None:
+    for row, found in zip(quality, best_so_far(quality), strict=True):
+        assert found.tolist() == [max(row[: rung + 1]) for rung in range(len(row))]
 
 
 @given(qualities)
@@ -94,10 +92,13 @@ def test_where_the_baseline_never_arrives_the_distance_is_a_bound() -> None:
     assert [below[2].least, below[2].most] == [0.0, pytest.approx(0.5)]
 
 
-def test_a_level_part_counts_from_its_middle() -> None:
-    cost = np.array([[1.0, 2.0, 8.0, 16.0]])
-    level = Points(cost, np.array([[0.0, 1.0, 1.0, 2.0]]))
-    assert distances(level, level)[1].cost == pytest.approx(4.0)
+def test_a_budget_that_ends_worse_counts_as_the_best_before_it() -> None:
+    cost = np.array([[1.0, 2.0, 8.0]])
+    overfits = Points(cost, np.array([[0.0, 1.0, -5.0]]))
+    found = distances(overfits, Points(2 * cost, np.array([[0.0, 1.0, 2.0]])))
+    assert [each.quality for each in found] == [0.0, 1.0, 1.0]
+    assert [each.cost for each in found] == pytest.approx([1.0, 2.0, 2.0])
+    assert [each.ratio for each in found] == pytest.approx([2.0, 2.0, 2.0])
 
 
 def test_costs_need_not_be_in_the_order_of_rungs() -> None:

@@ -1,9 +1,10 @@
 """How many times the cost the baseline needs for the quality that another method reaches.
 
 Every method is known at some budgets, its rungs: a cost and a quality per seed. Means over seeds
-make a curve of quality against cost; where noise makes it fall, isotonic regression levels it, and
-between rungs it is a straight line in the logarithm of cost. The distance is the horizontal gap
-between two such curves at one quality, as a ratio of costs.
+make a curve of the best quality at any cost up to a given one, since a budget need not be spent:
+where more training overfits, less of it counts. Between rungs it is a straight line in the
+logarithm of cost. The distance is the horizontal gap between two such curves at one quality, as a
+ratio of costs.
 
 Where the baseline's curve never reaches that quality, or starts above it, the distance is known to
 lie beyond a bound only; it is then an interval, open to one side.
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, stdtrit
 
-__all__ = ["Distance", "Points", "cost_to_reach", "distances", "fitted"]
+__all__ = ["Distance", "Points", "best_so_far", "cost_to_reach", "distances"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -50,7 +51,7 @@ class Distance:
     """How many times the method's cost the baseline needs, at the quality of one rung.
 
     Attributes:
-        quality: the method's at that rung, on its curve.
+        quality: the method's best up to that rung.
         cost: what the method needs for it.
         least: the ratio, or a bound that it exceeds if `most` is infinite.
         most: the ratio again, or a bound that it stays below if `least` is 0.
@@ -106,19 +107,9 @@ def distances(method: Points, baseline: Points) -> list[Distance]:
     ]
 
 
-def fitted(quality: FloatArray) -> FloatArray:
-    """Return the isotonic regression along the last axis: the nearest values that never fall.
-
-    By the max-min formula, f_i = max over a <= i of min over b >= i of mean(y_a, ..., y_b).
-    """
-    count = quality.shape[-1]
-    sums = np.cumsum(np.concatenate([np.zeros_like(quality[..., :1]), quality], -1), -1)
-    best = np.full(quality.shape, -math.inf)
-    for a in range(count):
-        means = (sums[..., a + 1 :] - sums[..., a : a + 1]) / np.arange(1, count - a + 1)
-        least = np.minimum.accumulate(means[..., ::-1], -1)[..., ::-1]
-        best[..., a:] = np.maximum(best[..., a:], least)
-    return np.maximum.accumulate(best, -1)
+def best_so_far(quality: FloatArray) -> FloatArray:
+    """Return the best quality up to every rung, along the last axis."""
+    return np.maximum.accumulate(quality, -1)
 
 
 def cost_to_reach(
@@ -127,14 +118,11 @@ def cost_to_reach(
     """Return between which logarithms of cost a curve reaches a quality; equal if it is known.
 
     `cost` holds logarithms, ascending along the last axis as `curve` does; `quality` has one value
-    per curve. Where the curve is level at that quality, the middle of the level part counts. A
-    quality beyond the curve is reached before its first point, or after its last.
+    per curve. A quality beyond the curve is reached before its first point, or after its last.
     """
-    first = _crossing(quality, cost, curve, (curve < quality[..., None]).sum(-1))
-    last = _crossing(quality, cost, curve, (curve <= quality[..., None]).sum(-1))
-    middle = (first + last) / 2
+    found = _crossing(quality, cost, curve, (curve < quality[..., None]).sum(-1))
     below, above = quality < curve[..., 0], quality > curve[..., -1]
-    return np.where(below, -math.inf, middle), np.where(above, math.inf, middle)
+    return np.where(below, -math.inf, found), np.where(above, math.inf, found)
 
 
 def _crossing(
@@ -174,12 +162,12 @@ def _gaps(
 def _curve(
     points: Points, counts: FloatArray
 ) -> tuple[FloatArray, FloatArray, npt.NDArray[np.int_]]:
-    """Return logarithms of mean costs, ascending, the fit there, and the place of every rung."""
+    """Return logarithms of mean costs, ascending, the curve, and the place of every rung."""
     seeds = len(points.cost)
     cost, quality = counts @ points.cost / seeds, counts @ points.quality / seeds
     order = np.argsort(cost, axis=-1, kind="stable")
     ascending = np.take_along_axis(cost, order, -1)
-    curve = fitted(np.take_along_axis(quality, order, -1))
+    curve = best_so_far(np.take_along_axis(quality, order, -1))
     return np.log(ascending), curve, np.argsort(order, axis=-1, kind="stable")
 
 

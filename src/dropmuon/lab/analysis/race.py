@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from dropmuon.lab.analysis.equal_quality import Distance, Points, distances, fitted
+from dropmuon.lab.analysis.equal_quality import Distance, Points, best_so_far, distances
 from dropmuon.lab.analysis.metrics import Spread
 from dropmuon.lab.analysis.series import UNITS, Unit, clock, shown_loss, trials
 from dropmuon.lab.ladder import RaceDirectory
@@ -65,8 +65,7 @@ class Gap:
     """How many times a method's cost the baseline needs for the quality reached at a rung.
 
     Attributes:
-        quality: that quality, as loss or accuracy; the mean over seeds, levelled where the curve
-            would fall with cost.
+        quality: that quality, as loss or accuracy: the best mean over seeds up to that rung.
     """
 
     method: str
@@ -130,8 +129,8 @@ class RaceResults:
         own = sorted((p for p in self.places if p.method == method), key=lambda p: p.cost(unit))
         spreads = [spread for place in own if (spread := place.spread(measure)) is not None]
         sign = -1.0 if measure == "loss" else 1.0
-        fit = sign * fitted(np.array([sign * spread.mean for spread in spreads]))
-        return [(p.cost(unit), float(y)) for p, y in zip(own, fit, strict=True)]
+        best = sign * best_so_far(np.array([sign * spread.mean for spread in spreads]))
+        return [(p.cost(unit), float(y)) for p, y in zip(own, best, strict=True)]
 
     @property
     def headline(self) -> Gap | None:
