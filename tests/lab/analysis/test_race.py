@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,23 @@ def test_the_gap_is_the_speed_that_the_method_has(
     assert gap.quality == pytest.approx(
         truth if measure == "loss" else 0.96 - 0.38 * truth / 2.3, abs=0.01
     )
+
+
+def test_a_machine_that_is_slower_for_a_while_changes_no_distance(tmp_path: Path) -> None:
+    race = synthetic(tmp_path / "race", clocks={FASTER: 1.2})
+    before = summarize_race(race)
+    for rung in LADDER[1:4:2]:
+        run = race.rung(rung)
+        run.rewrite(
+            [
+                replace(each, seconds=each.seconds * (3.0 if each.seed else 2.0))
+                for each in run.evaluations()
+            ]
+        )
+    after = summarize_race(race)
+    for one, other in zip(before.gaps, after.gaps, strict=True):
+        assert one.distance.ratio == (other.distance.ratio and pytest.approx(other.distance.ratio))
+        assert one.distance.low == pytest.approx(other.distance.low)
 
 
 def test_the_headline_is_the_best_challenger_at_the_budget_of_one(results: RaceResults) -> None:

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -163,8 +163,7 @@ def summarize_race(race: RaceDirectory) -> RaceResults:
     baseline = str(settings.get("baseline") or methods[0])
     finals = {rung: _finals(race, rung) for rung in ladder if rung in race.finished}
     seeds = _common_seeds(finals, methods)
-    if not seeds:
-        finals = {}
+    finals = _on_one_clock(finals, baseline, seeds) if seeds else {}
     worst = _worst_loss(finals)
     measure: Measure = "loss" if worst is not None else "accuracy"
     return RaceResults(
@@ -206,6 +205,32 @@ def _finals(race: RaceDirectory, rung: float) -> dict[str, dict[int, Evaluation]
 def _common_seeds(finals: Finals, methods: Sequence[str]) -> tuple[int, ...]:
     found = [set(of_method.get(method, {})) for of_method in finals.values() for method in methods]
     return tuple(sorted(set.intersection(*found))) if found else ()
+
+
+def _on_one_clock(finals: Finals, baseline: str, seeds: Sequence[int]) -> Finals:
+    """Return the evaluations of these seeds as if the machine had been equally fast throughout.
+
+    Methods take turns on a seed, but rungs and seeds run one after another. So the seconds of a
+    rung and a seed are multiplied by what gives the baseline its mean time per operation there.
+    """
+
+    def pace(rung: float, seed: int) -> float:
+        own = finals[rung][baseline][seed]
+        return own.seconds / own.operations if own.operations else 1.0
+
+    typical = float(np.mean([pace(rung, seed) for rung in finals for seed in seeds]))
+
+    def corrected(each: Evaluation, rung: float) -> Evaluation:
+        slowness = pace(rung, each.seed) / typical if typical else 1.0
+        return replace(each, seconds=each.seconds / (slowness or 1.0))
+
+    return {
+        rung: {
+            method: {seed: corrected(of_seed[seed], rung) for seed in seeds}
+            for method, of_seed in of_method.items()
+        }
+        for rung, of_method in finals.items()
+    }
 
 
 def _worst_loss(finals: Finals) -> float | None:
