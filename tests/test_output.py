@@ -136,3 +136,8 @@ def test_others_may_read_what_is_written(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", "é")
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "é"
     assert (tmp_path / "a.txt").stat().st_mode & 0o444 == 0o444
+
+
+def test_directories_are_made_for_a_file(tmp_path: Path) -> None:
+    write_text(tmp_path / "new" / "deep" / "file", "there")
+    assert (tmp_path / "new" / "deep" / "file").read_text() == "there"

@@ -53,7 +53,8 @@ def duration(seconds: float | None) -> str:
 
 
 def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Let `fill` write a draft next to the file, then move it into place."""
+    """Let `fill` write a draft next to the file, then move it into place; make its directory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
