@@ -55,6 +55,7 @@ def report(title: str, budget: float, model: str, channels: tuple[int, ...]) -> 
         **settings,
     )
     bounds = made.bounds
+    assert bounds is not None, "a regime was given"
     everything = tuple(range(len(bounds.smoothness.layers)))
     smooth = bounds.smoothness.smooth.constants(0, everything)
     slope = bounds.smoothness.generalized.constants(1, everything)

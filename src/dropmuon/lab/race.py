@@ -6,11 +6,14 @@ tells how far it is; `conclude_race` writes its files, and prints one sentence a
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -25,7 +28,6 @@ from dropmuon.lab.analysis.race import (
     Measure,
     RaceResults,
     summarize_race,
-    write_race,
 )
 from dropmuon.lab.analysis.series import Unit
 from dropmuon.lab.config import Config
@@ -35,9 +37,17 @@ from dropmuon.lab.run import Evaluation, RunDirectory, check_same
 from dropmuon.lab.terminal import Display
 from dropmuon.lab.train.compare import compare as run_comparison
 from dropmuon.lab.watch import Watcher, Watchers
-from dropmuon.output import duration
+from dropmuon.output import duration, write_json, write_text
 
-__all__ = ["Progress", "RaceDisplay", "conclude_race", "race", "race_table", "rung_config"]
+__all__ = [
+    "Progress",
+    "RaceDisplay",
+    "conclude_race",
+    "race",
+    "race_table",
+    "rung_config",
+    "write_race",
+]
 
 _COLUMNS: tuple[tuple[Measure, Unit], ...] = (
     ("loss", "operations"),
@@ -231,6 +241,15 @@ def conclude_race(race: RaceDirectory, *, terminal: bool) -> None:
     console.print(Text(str(report), style="dim"), soft_wrap=True)
 
 
+def write_race(race: RaceDirectory, results: RaceResults, verdict: str) -> None:
+    """Write results.json and results.csv into the directory of the race."""
+    content = {"format": 1, "verdict": verdict, **asdict(results)}
+    for gap in content["gaps"]:
+        gap["distance"] = {key: _known(value) for key, value in gap["distance"].items()}
+    write_json(race.path / "results.json", content)
+    write_text(race.path / "results.csv", _csv(results))
+
+
 def race_table(results: RaceResults) -> Table:
     """Return qualities at the budget of the headline, and how much the baseline needs for them.
 
@@ -273,3 +292,30 @@ def _costs(results: RaceResults, method: str) -> Iterator[str]:
             yield wording.amount(place.cost(unit), unit)
         else:
             yield "–"
+
+
+def _known(value: float | None) -> float | None:
+    """Return a number that JSON can represent; an end that is open is None."""
+    return None if value is None or math.isinf(value) else value
+
+
+def _csv(results: RaceResults) -> str:
+    """Return a row per place and unit; empty where the baseline or a bound has no number."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    loss = "test_bits_per_byte" if results.in_bits else "test_loss"
+    header = ["method", "rung", "seeds", "steps", "operations", "seconds", loss]
+    header += ["test_accuracy", "measure", "unit", "quality", "least", "most", "low", "high"]
+    writer.writerow(header)
+    for place in results.places:
+        mean = "" if place.loss is None else place.loss.mean
+        row = [place.method, place.rung, place.seeds, place.steps, place.operations]
+        row += [place.seconds, mean, place.accuracy.mean]
+        own = [g for g in results.gaps if (g.method, g.rung) == (place.method, place.rung)]
+        for gap in own:
+            ends = (gap.distance.least, gap.distance.most, gap.distance.low, gap.distance.high)
+            shown = ["" if _known(end) is None else end for end in ends]
+            writer.writerow([*row, gap.measure, gap.unit, gap.quality, *shown])
+        if not own:
+            writer.writerow([*row, *[""] * 7])
+    return file.getvalue()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dropmuon.lab.analysis.equal_quality import Distance
-from dropmuon.lab.analysis.race import RaceResults, summarize_race, write_race
+from dropmuon.lab.analysis.race import RaceResults, summarize_race
 from dropmuon.lab.analysis.race_wording import (
     distance,
     measure_name,
@@ -23,6 +23,7 @@ from dropmuon.lab.analysis.race_wording import (
     verdict_of_race,
 )
 from dropmuon.lab.ladder import LADDER, RaceDirectory
+from dropmuon.lab.race import write_race
 from tests.lab.synthetic_races import COST, loss_at
 from tests.lab.synthetic_races import write_race as synthetic
 

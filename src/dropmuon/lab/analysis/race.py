@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -16,9 +14,8 @@ from dropmuon.lab.analysis.metrics import Spread
 from dropmuon.lab.analysis.series import UNITS, Unit, clock, shown_loss, trials
 from dropmuon.lab.ladder import RaceDirectory
 from dropmuon.lab.run import Evaluation
-from dropmuon.output import write_json, write_text
 
-__all__ = ["MEASURES", "Gap", "Measure", "Place", "RaceResults", "summarize_race", "write_race"]
+__all__ = ["MEASURES", "Gap", "Measure", "Place", "RaceResults", "summarize_race"]
 
 Measure = Literal["loss", "accuracy"]
 MEASURES: tuple[Measure, ...] = ("loss", "accuracy")
@@ -161,7 +158,7 @@ def summarize_race(race: RaceDirectory) -> RaceResults:
     ladder, settings = race.ladder, race.settings
     methods = tuple(str(method) for method in settings["methods"])
     baseline = str(settings.get("baseline") or methods[0])
-    finals = {rung: _finals(race, rung) for rung in ladder if rung in race.finished}
+    finals: Finals = {rung: _finals(race, rung) for rung in ladder if rung in race.finished}
     seeds = _common_seeds(finals, methods)
     finals = _on_one_clock(finals, baseline, seeds) if seeds else {}
     worst = _worst_loss(finals)
@@ -183,15 +180,6 @@ def summarize_race(race: RaceDirectory) -> RaceResults:
         ),
         gaps=tuple(_gaps(finals, methods, baseline, seeds, worst)),
     )
-
-
-def write_race(race: RaceDirectory, results: RaceResults, verdict: str) -> None:
-    """Write results.json and results.csv into the directory of the race."""
-    content = {"format": 1, "verdict": verdict, **asdict(results)}
-    for gap in content["gaps"]:
-        gap["distance"] = {key: _known(value) for key, value in gap["distance"].items()}
-    write_json(race.path / "results.json", content)
-    write_text(race.path / "results.csv", _csv(results))
 
 
 def _finals(race: RaceDirectory, rung: float) -> dict[str, dict[int, Evaluation]]:
@@ -313,30 +301,3 @@ def _one(found: Sequence[_Found], **wanted: object) -> _Found | None:
     return next(
         (e for e in found if all(getattr(e, name) == value for name, value in wanted.items())), None
     )
-
-
-def _known(value: float | None) -> float | None:
-    """Return a number that JSON can represent; an end that is open is None."""
-    return None if value is None or math.isinf(value) else value
-
-
-def _csv(results: RaceResults) -> str:
-    """Return a row per place and unit; empty where the baseline or a bound has no number."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    loss = "test_bits_per_byte" if results.in_bits else "test_loss"
-    header = ["method", "rung", "seeds", "steps", "operations", "seconds", loss]
-    header += ["test_accuracy", "measure", "unit", "quality", "least", "most", "low", "high"]
-    writer.writerow(header)
-    for place in results.places:
-        mean = "" if place.loss is None else place.loss.mean
-        row = [place.method, place.rung, place.seeds, place.steps, place.operations]
-        row += [place.seconds, mean, place.accuracy.mean]
-        own = [g for g in results.gaps if (g.method, g.rung) == (place.method, place.rung)]
-        for gap in own:
-            ends = (gap.distance.least, gap.distance.most, gap.distance.low, gap.distance.high)
-            shown = ["" if _known(end) is None else end for end in ends]
-            writer.writerow([*row, gap.measure, gap.unit, gap.quality, *shown])
-        if not own:
-            writer.writerow([*row, *[""] * 7])
-    return file.getvalue()
