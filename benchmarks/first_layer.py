@@ -44,7 +44,11 @@ def report(title: str, budget: float, model: str, channels: tuple[int, ...]) -> 
     size = 32 if text else 256
     order = torch.randperm(len(found.train))
     batches = [found.train.batch(order[k * size : (k + 1) * size]) for k in range(16)]
-    settings = {"by": models.item_of, "policy": "muon" if text else "spectral", "momentum": 0.5}
+    settings: dict[str, Any] = {
+        "by": models.item_of,
+        "policy": "muon" if text else "spectral",
+        "momentum": 0.5,
+    }
     made = plan(
         network,
         lambda net, batch: F.cross_entropy(net(batch[0]), batch[1]),
