@@ -52,7 +52,7 @@ class Examples:
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets at these positions."""
-        return self.inputs[index], self.targets[index]
+        return self.inputs.index_select(0, index), self.targets.index_select(0, index)
 
     def to(self, device: torch.device | str) -> Examples:
         """Return the same examples on another device."""
