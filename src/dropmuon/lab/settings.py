@@ -43,7 +43,7 @@ class Settings:
 
     dataset: str = _setting(
         "fashion-mini",
-        "fashion-mini (default), mnist, fashion-mnist, cifar10, digits or shakespeare",
+        "fashion-mini (default), mnist, fashion-mnist, cifar10, digits, shakespeare or enwik8",
         task=True,
     )
     model: str = _setting("cnn", "cnn (default), mlp, resnet18 or gpt", task=True)

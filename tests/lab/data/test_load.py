@@ -63,6 +63,13 @@ def test_cifar_has_the_means_everyone_knows():
     torch.testing.assert_close(black, expected, rtol=1e-3, atol=0)
 
 
+def test_enwik8_is_the_beginning_of_wikipedia():
+    found = cached("enwik8")
+    assert (found.kind, found.num_classes, found.shape) == ("bytes", 256, (64,))
+    assert (len(found.train), len(found.test)) == (4_499_999 // 64, 499_999 // 64)
+    assert bytes(found.train.inputs[0, :10].tolist()) == b"<mediawiki"
+
+
 def test_an_unknown_name_comes_with_the_nearest():
     for call in (data.load, data.fetch):
         with pytest.raises(ValueError, match=r"got 'fashon-mnist'; did you mean 'fashion-mnist'"):

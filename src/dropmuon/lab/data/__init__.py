@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -32,6 +33,7 @@ __all__ = [
     "augment",
     "cache_directory",
     "fetch",
+    "kind_of",
     "load",
     "status",
     "verify",
@@ -72,6 +74,11 @@ def load(
     if isinstance(content, Pictures):
         return from_pictures(name, content, place)
     return from_text(name, content, context, place)
+
+
+def kind_of(name: str) -> Literal["images", "bytes"]:
+    """Return what a data set has, without loading it."""
+    return find(name).kind
 
 
 def _usable(device: torch.device | str) -> torch.device:

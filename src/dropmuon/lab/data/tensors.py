@@ -180,7 +180,9 @@ def from_text(name: str, content: bytes, context: int, device: torch.device) -> 
     cut = len(stream) * 9 // 10
     longest = min(cut, len(stream) - cut) - 1
     if context > longest:
-        raise ValueError(f"context must be at most {longest}, all of the test text, got {context}")
+        raise ValueError(
+            f"context must be at most {longest}, all of the test text, got {context}; lower it"
+        )
     train, test = (_windows(part, context) for part in (stream[:cut], stream[cut:]))
     return Data(name, "bytes", train, test, 256, (context,))
 
