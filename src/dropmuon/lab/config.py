@@ -184,6 +184,7 @@ def _check(config: Config) -> None:
         raise unknown_name("budget", config.budget, BUDGETS)
     RateSchedule(config.schedule or "constant", config.warm_up, config.decay)
     _check_lists(config)
+    data.check_classes(config.dataset, config.classes)
     _check_tuning(config)
     if config.augment and kind != "images":
         raise ValueError("augment must be off for texts, got True; only images are augmented")

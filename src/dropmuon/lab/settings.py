@@ -46,6 +46,9 @@ class Settings:
         "fashion-mini (default), mnist, fashion-mnist, cifar10, digits, shakespeare or enwik8",
         task=True,
     )
+    classes: tuple[int, ...] = _setting(
+        (), "only these classes of images, such as 0,1,2,3,4; all by default", task=True
+    )
     model: str = _setting("cnn", "cnn (default), mlp, resnet18 or gpt", task=True)
     channels: tuple[int, ...] = _setting((), "widths of the model, such as 64,128,256", task=True)
     batch_norm: bool = _setting(False, "use batch norm in cnn and mlp", task=True)

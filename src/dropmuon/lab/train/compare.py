@@ -61,7 +61,11 @@ def compare(
     watcher.prepare(f"loading {config.dataset}")
     shows = sys.stderr.isatty()
     found = data.load(
-        config.dataset, device=config.device, context=config.context, show_progress=shows
+        config.dataset,
+        device=config.device,
+        context=config.context,
+        classes=config.classes,
+        show_progress=shows,
     )
     _check_batches(config, found)
     counts: dict[str, Counts] = {name: {} for name in config.methods}

@@ -55,6 +55,9 @@ _SETTINGS = (
 )
 """Settings of a comparison that the result of tuning depends on."""
 
+_IF_GIVEN = ("classes",)
+"""Likewise; left out where they are empty, as in the files of earlier releases."""
+
 Space = dict[str, BaseDistribution]
 
 
@@ -136,6 +139,7 @@ class _Search:
         baseline = self.config.method(self.config.baseline)
         whole = {
             **{name: settings[name] for name in _SETTINGS},
+            **{name: settings[name] for name in _IF_GIVEN if settings[name]},
             "tune_batch_size": self.config.tune_batch_size,
             "method": {"base": self.method.base, "options": dict(self.method.options)},
             "baseline": {"base": baseline.base, "options": dict(baseline.options)},
