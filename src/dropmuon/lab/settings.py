@@ -57,6 +57,12 @@ class Settings:
         "count the head as part of the last layer; by default cnn 8,16,32 has 4 layers",
         task=True,
     )
+    init: str = _setting(
+        "",
+        "start from trained weights, with a new head: a run, whose baseline is taken, or a file of "
+        "torch.save(model.state_dict())",
+        task=True,
+    )
     batch_size: int = _setting(256, "examples per step")
     budget: str = _setting(
         "ops",

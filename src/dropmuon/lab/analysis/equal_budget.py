@@ -36,7 +36,7 @@ _TASK_SETTINGS = (
     "evaluations_per_epoch",
     "train_examples",
 )
-_IF_GIVEN = ("classes",)
+_IF_GIVEN = ("classes", "init")
 """Settings of the task that earlier runs do not have: empty is the same as absent."""
 
 _METHOD_SETTINGS = ("lr", "momentum", "batch_size", "policy")
