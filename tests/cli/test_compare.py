@@ -248,3 +248,12 @@ def test_all_experiments_go_on_where_they_were(here: Path, monkeypatch: pytest.M
     assert main(["reproduce", "mnist", *common, "--out", "all/mnist"]) == 0
     assert main(["reproduce", "all", *common, "--out", "all", "--resume"]) == 0
     assert sorted(path.name for path in (here / "all").iterdir()) == ["fashion-mnist", "mnist"]
+
+
+def test_five_classes_follow_the_other_five_and_the_report_says_from_where(here: Path) -> None:
+    assert main([*TINY, "--classes", "0,1,2,3,4", "--out", "first"]) == 0
+    assert main([*TINY, "--classes", "5,6,7,8,9", "--init", "first", "--out", "second"]) == 0
+    settings = RunDirectory(here / "second").config
+    assert (settings["classes"], settings["init"]) == ([5, 6, 7, 8, 9], "first")
+    page = (here / "second" / "report.html").read_text(encoding="utf-8")
+    assert "digits, classes 5,6,7,8,9 · mlp 8 · from first" in page

@@ -7,13 +7,17 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from dropmuon import __version__
 from dropmuon.checks import import_extra
 from dropmuon.cli import main
+from tests.lab.short_text import replace_texts
 
 
 @pytest.fixture
@@ -112,13 +116,21 @@ LISTED = re.findall(r"^\| `(--[^`]*)` \| `([^`]*)` \|$", PAGE, re.MULTILINE)
 
 @pytest.mark.parametrize(("options", "message"), LISTED, ids=[options for options, _ in LISTED])
 def test_the_page_of_errors_quotes_what_compare_says(
-    here: Path, capsys: pytest.CaptureFixture[str], options: str, message: str
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: str,
+    message: str,
 ) -> None:
+    """Weights of a small CNN are there, as the page says, and a text that needs no fetching."""
+    replace_texts(monkeypatch, shakespeare=bytes(1_115_394))
+    others = nn.Sequential(OrderedDict(conv1=nn.Sequential(nn.Conv2d(1, 4, 3))))
+    torch.save(others.state_dict(), here / "other.pt")
     assert main(["compare", *shlex.split(options)]) == 2
     out, err = capsys.readouterr()
     wanted = ".*".join(re.escape(part) for part in message.split("…"))
     assert re.fullmatch(f"dropmuon: error: {wanted}\n", err), err
-    assert (out, list(here.iterdir())) == ("", [])
+    assert (out, [path.name for path in here.iterdir()]) == ("", ["other.pt"])
 
 
 def test_the_page_of_errors_lists_those_of_compare() -> None:

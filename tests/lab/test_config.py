@@ -57,6 +57,12 @@ from dropmuon.lab.config import EXPERIMENTS, Config, as_printed, experiment, rea
         ({"scale": 2}, "scale must be in"),
         ({"channels": [8, -1]}, "channels must be a whole number of at least 1, got -1"),
         ({"channels": 8}, "channels must be a list"),
+        ({"classes": [1, 2, 1]}, "classes must be distinct, got 1 twice"),
+        ({"classes": [1]}, r"classes must be at least two, got \(1,\)"),
+        (
+            {"dataset": "shakespeare", "model": "gpt", "classes": [0, 1]},
+            "classes must be left out for texts",
+        ),
         ({"batch_norm": "yes"}, "batch_norm must be true or false"),
         ({"dataset": "shakespeare", "model": "gpt", "augment": True}, "augment must be off"),
         (

@@ -168,7 +168,7 @@ def _check(config: Config) -> None:
     if config.dataset not in data.NAMES:
         raise unknown_name("dataset", str(config.dataset), data.NAMES)
     family = family_of(config.model)
-    kind = "bytes" if config.dataset == "shakespeare" else "images"
+    kind = data.kind_of(config.dataset)
     if kind != family.kind:
         raise ValueError(
             f"model {config.model!r} takes {family.kind}, and dataset {config.dataset!r} has {kind}"
@@ -184,6 +184,7 @@ def _check(config: Config) -> None:
         raise unknown_name("budget", config.budget, BUDGETS)
     RateSchedule(config.schedule or "constant", config.warm_up, config.decay)
     _check_lists(config)
+    data.check_classes(config.dataset, config.classes)
     _check_tuning(config)
     if config.augment and kind != "images":
         raise ValueError("augment must be off for texts, got True; only images are augmented")
@@ -268,7 +269,7 @@ def _check_methods(config: Config) -> None:
 
 def _fitting(kind: str) -> str:
     if kind == "images":
-        return "model cnn, mlp or resnet18, or dataset shakespeare"
+        return "model cnn, mlp or resnet18, or dataset shakespeare or enwik8"
     return "model gpt, or a data set of images"
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from dropmuon.checks import unknown_name, whole_number
 
-__all__ = ["MODELS", "PAPER_CHANNELS", "Family", "build", "family_of", "item_of"]
+__all__ = ["MODELS", "PAPER_CHANNELS", "Family", "build", "family_of", "head_of", "item_of"]
 
 PAPER_CHANNELS = (
     (8, 16, 32),
@@ -73,6 +73,12 @@ def build(
         whole_number("channels", width)
     model = family.make(shape, num_classes, widths, batch_norm)
     return _with_joined_head(model) if join_head else model
+
+
+def head_of(model: nn.Sequential, join_head: bool = False) -> str:
+    """Return the name of the module that makes predictions, the last one of a built model."""
+    *_, (last, _) = model.named_children()
+    return f"{last}.1" if join_head else last
 
 
 def item_of(name: str, parameter: object = None) -> str:

@@ -4,6 +4,7 @@ config.json       the settings of the comparison
 environment.json  where it ran
 methods.json      settings, layers and sampling distribution of every method
 evaluations.jsonl one line per evaluation, appended as they come
+weights/          the trained model of the baseline, and what the run started from
 """
 
 from __future__ import annotations
@@ -113,6 +114,11 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         """The directory of unfinished trials."""
         return self.path / "checkpoints"
+
+    @property
+    def weights(self) -> Path:
+        """The directory of weights: where the run started, if trained, and where it ended."""
+        return self.path / "weights"
 
     def write(self, name: str, content: Any) -> None:
         """Write one of the JSON files as a whole."""

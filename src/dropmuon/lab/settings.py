@@ -43,8 +43,11 @@ class Settings:
 
     dataset: str = _setting(
         "fashion-mini",
-        "fashion-mini (default), mnist, fashion-mnist, cifar10, digits or shakespeare",
+        "fashion-mini (default), mnist, fashion-mnist, cifar10, digits, shakespeare or enwik8",
         task=True,
+    )
+    classes: tuple[int, ...] = _setting(
+        (), "only these classes of images, such as 0,1,2,3,4; all by default", task=True
     )
     model: str = _setting("cnn", "cnn (default), mlp, resnet18 or gpt", task=True)
     channels: tuple[int, ...] = _setting((), "widths of the model, such as 64,128,256", task=True)
@@ -52,6 +55,12 @@ class Settings:
     join_head: bool = _setting(
         False,
         "count the head as part of the last layer; by default cnn 8,16,32 has 4 layers",
+        task=True,
+    )
+    init: str = _setting(
+        "",
+        "start from trained weights, with a new head: a run, whose baseline is taken, or a file of "
+        "torch.save(model.state_dict())",
         task=True,
     )
     batch_size: int = _setting(256, "examples per step")

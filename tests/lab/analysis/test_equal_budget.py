@@ -186,3 +186,16 @@ def test_interrupted_trials_do_not_count(tmp_path):
     assert [tuned.method for tuned in task.methods] == ["adamw"]
     (nothing,) = tasks([write_run(tmp_path / "b", methods=("muon",), stop=stop)])
     assert winner(nothing) == "No trial is finished yet."
+
+
+def test_other_classes_are_another_task_and_all_of_them_are_no_setting(tmp_path):
+    runs = [
+        write_run(tmp_path / "earlier"),
+        write_run(tmp_path / "whole", classes=[]),
+        write_run(tmp_path / "part", classes=[0, 1]),
+    ]
+    whole, part = tasks(runs)
+    assert (len(whole.runs), len(part.runs)) == (2, 1)
+    titles = headings([whole, part])
+    assert "classes" not in titles[0]
+    assert "classes 0,1" in titles[1]

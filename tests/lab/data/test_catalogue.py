@@ -13,7 +13,7 @@ from dropmuon.lab.data.catalogue import CATALOGUE, find
 def test_names_are_in_the_order_they_are_listed():
     assert (
         *("fashion-mini", "mnist", "fashion-mnist", "cifar10"),
-        *("shakespeare", "digits"),
+        *("shakespeare", "enwik8", "digits"),
     ) == data.NAMES
 
 
@@ -23,6 +23,11 @@ def test_the_embedded_part_is_at_most_4_mb_and_its_note_states_its_checksum(tmp_
     note = path.with_name("FASHION_MINI.md").read_text()
     assert file.checksum.removeprefix("sha256:") in note
     assert "MIT License" in note
+
+
+def test_texts_are_told_from_images_without_loading_them():
+    texts = [name for name in data.NAMES if data.kind_of(name) == "bytes"]
+    assert texts == ["shakespeare", "enwik8"]
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10", "shakespeare"])

@@ -63,6 +63,39 @@ def test_cifar_has_the_means_everyone_knows():
     torch.testing.assert_close(black, expected, rtol=1e-3, atol=0)
 
 
+def test_the_order_of_classes_is_that_of_labels():
+    found = data.load("digits", classes=(7, 3))
+    whole = data.load("digits")
+    assert found.num_classes == 2
+    assert (found.train.targets == 0).sum() == (whole.train.targets == 7).sum()
+    assert (found.test.targets == 1).sum() == (whole.test.targets == 3).sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "words"),
+    [
+        ("digits", (0, 10), "classes must be from 0 to 9 for digits, got 10; count classes from 0"),
+        ("digits", (0, -1), "classes must be a whole number of at least 0, got -1"),
+        ("digits", (0, 0.5), "classes must be a whole number of at least 0, got 0.5"),
+        ("digits", (3, 1, 3), "classes must be distinct, got 3 twice; drop one"),
+        ("digits", (3,), r"classes must be at least two, got \(3,\); add another"),
+        ("enwik8", (0, 1), r"classes must be left out for texts, got \(0, 1\) for enwik8"),
+    ],
+)
+def test_classes_that_cannot_be_are_named(
+    name: str, classes: tuple[int, ...], words: str, tmp_path: Path
+):
+    with pytest.raises(ValueError, match=words):
+        data.load(name, classes=classes, cache=tmp_path, fetch=False)
+
+
+def test_enwik8_is_the_beginning_of_wikipedia():
+    found = cached("enwik8")
+    assert (found.kind, found.num_classes, found.shape) == ("bytes", 256, (64,))
+    assert (len(found.train), len(found.test)) == (4_499_999 // 64, 499_999 // 64)
+    assert bytes(found.train.inputs[0, :10].tolist()) == b"<mediawiki"
+
+
 def test_an_unknown_name_comes_with_the_nearest():
     for call in (data.load, data.fetch):
         with pytest.raises(ValueError, match=r"got 'fashon-mnist'; did you mean 'fashion-mnist'"):

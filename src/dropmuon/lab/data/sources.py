@@ -42,6 +42,7 @@ __all__ = [
     "cifar_from_pictures",
     "gunzip",
     "untar",
+    "untar_beginnings",
     "unzip",
 ]
 
@@ -192,6 +193,15 @@ def untar(download: Path, wanted: Sequence[File], into: Path) -> None:
     for name, stream in _members(download):
         if name in by_name:
             _write(stream, by_name[name], into)
+
+
+def untar_beginnings(download: Path, wanted: Sequence[File], into: Path) -> None:
+    """Extract the beginnings of gzipped files from a tar archive, each of its file's size."""
+    by_name = {f"{file.name}.gz": file for file in wanted}
+    for name, stream in _members(download):
+        if name in by_name:
+            with gzip.open(stream) as whole:
+                (into / by_name[name].name).write_bytes(whole.read(by_name[name].size))
 
 
 def unzip(download: Path, wanted: Sequence[File], into: Path) -> None:

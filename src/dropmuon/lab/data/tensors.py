@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +30,7 @@ __all__ = [
     "from_text",
     "idx",
     "npz",
+    "of_classes",
     "text",
 ]
 
@@ -174,13 +175,38 @@ def from_pictures(name: str, pictures: Pictures, device: torch.device) -> Data:
     return Data(name, "images", train, test, classes, tuple(train.inputs.shape[1:]))
 
 
+def of_classes(found: Data, classes: Sequence[int]) -> Data:
+    """Return the images of these classes alone, relabelled 0, 1, ... in the order given.
+
+    Images stay normalised as those of the whole set, so that a model that was trained on some
+    classes gets others in the same form.
+    """
+    unknown = next((each for each in classes if each >= found.num_classes), None)
+    if unknown is not None:
+        raise ValueError(
+            f"classes must be from 0 to {found.num_classes - 1} for {found.name}, got {unknown}; "
+            "count classes from 0"
+        )
+    chosen = torch.tensor(classes, device=found.train.targets.device)
+
+    def part(examples: Examples) -> Examples:
+        matches = examples.targets[:, None] == chosen
+        index = matches.any(1).nonzero()[:, 0]
+        return Examples(examples.inputs[index], matches[index].long().argmax(1))
+
+    train, test = part(found.train), part(found.test)
+    return Data(found.name, found.kind, train, test, len(classes), found.shape)
+
+
 def from_text(name: str, content: bytes, context: int, device: torch.device) -> Data:
     """Cut text into windows of bytes: its first nine tenths to train on, the rest to test on."""
     stream = torch.tensor(np.frombuffer(content, np.uint8), device=device).long()
     cut = len(stream) * 9 // 10
     longest = min(cut, len(stream) - cut) - 1
     if context > longest:
-        raise ValueError(f"context must be at most {longest}, all of the test text, got {context}")
+        raise ValueError(
+            f"context must be at most {longest}, all of the test text, got {context}; lower it"
+        )
     train, test = (_windows(part, context) for part in (stream[:cut], stream[cut:]))
     return Data(name, "bytes", train, test, 256, (context,))
 

@@ -255,8 +255,9 @@ def _check_ready(cells: Sequence[Cell]) -> None:
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise ValueError(f"device {device!r} is not on this machine: {reason}") from error
-    for name, context in dict.fromkeys((config.dataset, config.context) for config in configs):
-        data.load(name, device="cpu", context=context)
+    wanted = dict.fromkeys((each.dataset, each.context, each.classes) for each in configs)
+    for name, context, classes in wanted:
+        data.load(name, device="cpu", context=context, classes=classes)
 
 
 def _is_resumable(directory: Path, config: Config) -> bool:

@@ -26,6 +26,7 @@ from dropmuon.lab.models import item_of
 from dropmuon.lab.run import RunDirectory, check_same
 from dropmuon.lab.train.equal_terms import Budget, check_fits, initial_model, measured_budget
 from dropmuon.lab.train.meter import Counts, environment, keep_freed_memory
+from dropmuon.lab.train.transfer import Weights, keep_final, keep_initial, starting_weights
 from dropmuon.lab.train.trial import Trial
 from dropmuon.lab.train.tune import check_tunable, tuned
 from dropmuon.lab.watch import Watcher
@@ -61,9 +62,14 @@ def compare(
     watcher.prepare(f"loading {config.dataset}")
     shows = sys.stderr.isatty()
     found = data.load(
-        config.dataset, device=config.device, context=config.context, show_progress=shows
+        config.dataset,
+        device=config.device,
+        context=config.context,
+        classes=config.classes,
+        show_progress=shows,
     )
     _check_batches(config, found)
+    start = starting_weights(config, found, run, resume=resume)
     counts: dict[str, Counts] = {name: {} for name in config.methods}
     with _threads(config.threads):
         budget = measured_budget(config, found, counts[config.baseline])
@@ -76,13 +82,14 @@ def compare(
             if not is_alone:
                 raise ValueError(f"out {out} is in use by another process; wait for it, or end it")
             _check_usable(run, config, resume=resume)
-            _begin(run, config)
-            budget, planned = _kept(run, budget), _planned_settings(config, found, run, watcher)
+            _begin(run, config, start)
+            budget = _kept(run, budget)
+            planned = _planned_settings(config, found, run, watcher, start)
             if config.tune:
                 cache = tuning or out / "tuning"
-                config, report = tuned(config, found, cache, watcher, planned)
+                config, report = tuned(config, found, cache, watcher, planned, start)
                 run.write("tuned.json", report)
-            _train(_Comparison(run, config, found, budget, planned, counts, watcher))
+            _train(_Comparison(run, config, found, budget, planned, start, counts, watcher))
     return run
 
 
@@ -95,6 +102,7 @@ class _Comparison:
     found: data.Data
     budget: Budget
     planned: Mapping[str, Any] | None
+    start: Weights | None
     counts: dict[str, Counts]
     watcher: Watcher
 
@@ -127,11 +135,12 @@ def _kept(run: RunDirectory, budget: Budget) -> Budget:
     return Budget(**json.loads(path.read_text()))
 
 
-def _begin(run: RunDirectory, config: Config) -> None:
+def _begin(run: RunDirectory, config: Config, start: Weights | None) -> None:
     """Set up the process for steady times, and record once what is run and where."""
     kept = keep_freed_memory()
     run.checkpoints.mkdir(exist_ok=True)
     if not (run.path / "config.json").exists():
+        keep_initial(run, start)
         run.write("environment.json", environment(config.device, memory_kept=kept))
         run.write("config.json", config.to_json())
 
@@ -143,7 +152,7 @@ def _train(c: _Comparison) -> None:
         for evaluation in c.run.evaluations():
             c.watcher.evaluated(evaluation)
         for seed in _unfinished_seeds(c):
-            initial = initial_model(c.config, c.found, seed)
+            initial = initial_model(c.config, c.found, seed, c.start)
             trials = [
                 Trial(
                     c.config,
@@ -163,7 +172,11 @@ def _train(c: _Comparison) -> None:
 
 
 def _planned_settings(
-    config: Config, found: data.Data, run: RunDirectory, watcher: Watcher
+    config: Config,
+    found: data.Data,
+    run: RunDirectory,
+    watcher: Watcher,
+    start: Weights | None,
 ) -> Mapping[str, Any] | None:
     """Return the planner's settings for this model and data, planned once per comparison.
 
@@ -177,7 +190,7 @@ def _planned_settings(
         size = min(config.batch_size, len(found.train) // _PLANNING_BATCHES)
         places = torch.arange(size * _PLANNING_BATCHES, device=config.device).split(size)
         made = plan(
-            initial_model(config, found, config.seeds[0]),
+            initial_model(config, found, config.seeds[0], start),
             _loss,
             [found.train.batch(each) for each in places],
             budget=config.plan_budget,
@@ -215,7 +228,7 @@ def _train_seed(c: _Comparison, trials: Sequence[Trial]) -> None:
         behind = [trial for trial in trials if trial.evaluated_at < stop]
         _advance(_rotated(behind, turn), max(turn - 1, 0) / count, stop, c.watcher)
         for trial in behind:
-            _evaluate(c.run, trial, c.watcher)
+            _evaluate(c, trial)
     for trial in trials:
         _checkpoint(c.run, trial).unlink(missing_ok=True)
 
@@ -239,14 +252,17 @@ def _advance(trials: Sequence[Trial], start: float, stop: float, watcher: Watche
                 watcher.advance(name, seed, trial.step, trial.seconds)
 
 
-def _evaluate(run: RunDirectory, trial: Trial, watcher: Watcher) -> None:
+def _evaluate(c: _Comparison, trial: Trial) -> None:
     """Evaluate a trial, record the evaluation, then save the state to resume from."""
     evaluation = trial.evaluate()
-    run.append(evaluation)
+    first = (c.config.baseline, c.config.seeds[0])
+    if evaluation.is_final and (trial.method.name, trial.seed) == first:
+        keep_final(c.run, trial.model)
+    c.run.append(evaluation)
     state = io.BytesIO()
     torch.save(trial.state(), state)
-    write_bytes(_checkpoint(run, trial), state.getvalue())
-    watcher.evaluated(evaluation)
+    write_bytes(_checkpoint(c.run, trial), state.getvalue())
+    c.watcher.evaluated(evaluation)
 
 
 def _restore(run: RunDirectory, trials: Sequence[Trial]) -> None:

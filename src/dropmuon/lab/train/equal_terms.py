@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,13 @@ _ORDER, _AUGMENTATION, _SUBSET, _VALIDATION = range(4)
 _TIMED_STEPS, _TIMED_SECONDS = 5, 1.0
 
 
-def initial_model(config: Config, found: data.Data, seed: int) -> nn.Sequential:
-    """Make the untrained model of a seed, the same for every method."""
+def initial_model(
+    config: Config, found: data.Data, seed: int, start: Mapping[str, Tensor] | None = None
+) -> nn.Sequential:
+    """Make the model of a seed before training, the same for every method.
+
+    `start` has trained weights; whatever it lacks, such as the head, is random.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build(
@@ -55,6 +60,8 @@ def initial_model(config: Config, found: data.Data, seed: int) -> nn.Sequential:
             config.batch_norm,
             config.join_head,
         )
+    if start is not None:
+        model.load_state_dict({**model.state_dict(), **start})
     return model.to(config.device)
 
 

@@ -31,6 +31,7 @@ from dropmuon.lab.train.equal_terms import (
     shared_settings,
     without_validation,
 )
+from dropmuon.lab.train.transfer import Weights, digest_of
 from dropmuon.lab.train.trial import Trial, measured
 from dropmuon.lab.watch import Watcher
 from dropmuon.norms import AdamW
@@ -55,6 +56,9 @@ _SETTINGS = (
 )
 """Settings of a comparison that the result of tuning depends on."""
 
+_IF_GIVEN = ("classes",)
+"""Likewise; left out where they are empty, as in the files of earlier releases."""
+
 Space = dict[str, BaseDistribution]
 
 
@@ -64,18 +68,20 @@ def tuned(
     cache: Path,
     watcher: Watcher,
     planned: Mapping[str, Any] | None = None,
+    start: Weights | None = None,
 ) -> tuple[Config, dict[str, Any]]:
     """Return the configuration with the best settings of every method, and what was found.
 
     The settings that were given are the first trial, so that tuning never ends with a worse loss on
-    the validation part. The budget of a trial is `tune_share` of the comparison's.
+    the validation part. The budget of a trial is `tune_share` of the comparison's, and its model
+    starts from the same weights.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     small, part = _while_tuning(config), without_validation(found, config.validation)
     options = {name: dict(own) for name, own in config.options.items()}
     report = {}
     for name in config.methods:
-        search = _Search(small, part, config.method(name), planned)
+        search = _Search(small, part, config.method(name), planned, start)
         path = cache / f"{_slug(name)}-{search.digest}.json"
         trials = search.run(path, config.tune, watcher)
         best = min(trials, key=lambda each: math.inf if each["loss"] is None else each["loss"])
@@ -130,12 +136,15 @@ class _Search:
     found: data.Data
     method: Method
     planned: Mapping[str, Any] | None
+    start: Weights | None
 
     def __post_init__(self) -> None:
         settings = self.config.to_json()
         baseline = self.config.method(self.config.baseline)
         whole = {
             **{name: settings[name] for name in _SETTINGS},
+            **{name: settings[name] for name in _IF_GIVEN if settings[name]},
+            **({} if self.start is None else {"init": digest_of(self.start)}),
             "tune_batch_size": self.config.tune_batch_size,
             "method": {"base": self.method.base, "options": dict(self.method.options)},
             "baseline": {"base": baseline.base, "options": dict(baseline.options)},
@@ -150,7 +159,7 @@ class _Search:
         trials = self._known(path)
         if len(trials) >= count:
             return trials[:count]
-        initial = initial_model(self.config, self.found, _SEED)
+        initial = initial_model(self.config, self.found, _SEED, self.start)
         budget = measured_budget(self.config, self.found)
         study = self._study(initial)
         for place in range(count):
