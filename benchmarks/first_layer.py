@@ -4,8 +4,7 @@
 
 Among progressive samplers full updates are optimal if and only if it is (Theorem rpt_p1), which the
 paper checks on NanoGPT alone. Here the planner estimates the constants along a short run of full
-updates, in each layer's own norm. The table of docs/theory.md comes from the output, kept in
-benchmarks/first_layer.txt. More budget means more points on the run.
+updates, in each layer's own norm. More budget means more points on the run.
 """
 
 from __future__ import annotations
