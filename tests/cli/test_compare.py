@@ -198,7 +198,8 @@ def test_a_run_of_the_old_layout_is_read_as_a_configuration() -> None:
         config = Config.of(saved)
         plain = json.loads(json.dumps(config.to_json()))
         assert {key: plain[key] for key in saved} == {**saved, "format": 2}
-        assert (config.budget, config.schedule) == ("epochs", "constant")
+        if saved["format"] == 1:
+            assert (config.budget, config.schedule) == ("epochs", "constant")
         assert config.baseline == "muon"
         assert config.method("muon").base == "full"
 
