@@ -200,8 +200,8 @@ def test_a_run_of_the_old_layout_is_read_as_a_configuration() -> None:
         assert {key: plain[key] for key in saved} == {**saved, "format": 2}
         if saved["format"] == 1:
             assert (config.budget, config.schedule) == ("epochs", "constant")
-        assert config.baseline == "muon"
-        assert config.method("muon").base == "full"
+            assert config.baseline == "muon"
+            assert config.method("muon").base == "full"
 
 
 def test_reports_of_many_runs_become_one(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
