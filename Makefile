@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # A race at a large batch; what tuning finds for the baseline is used for both methods.
 demo: venv
 	$(BIN)/dropmuon race --batch-size 3500 --methods full,drop-muon:parts-8 --lr 0.14 --momentum 0.5 \
-		--epochs 6 --ladder 1,1.6,2.4 --seeds 5 --evaluations-per-epoch 0.5
+		--epochs 6 --ladder 1,1.6,2.4 --seeds 5 --evaluations-per-epoch 0.5 --train-examples 1000
 
 test: lint types imports check
 
