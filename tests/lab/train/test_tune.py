@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,21 @@ def test_more_trials_continue_the_search_and_fewer_are_its_start(
     watcher = Noted()
     cache = tmp_path / "tuning"
     for count in (2, 3, 1):
-        _, report = tuned(small(tune=count, methods=("full",)), digits, cache, watcher)
-    assert [each.split()[2] for each in watcher.trials] == ["1", "2", "3"]
-    assert report["full"]["settings"] == {"lr": 0.05, "momentum": 0.5}
-    (path,) = cache.iterdir()
-    assert path.read_bytes() == (run.path / "tuning" / path.name).read_bytes()
+        _, report = tuned(small(tune=count), digits, cache, watcher)
+    assert [each.split()[2] for each in watcher.trials] == ["1", "2", "1", "2", "3", "3"]
+    assert all(found["settings"] == {"lr": 0.05, "momentum": 0.5} for found in report.values())
+    for path in cache.iterdir():
+        assert path.read_bytes() == (run.path / "tuning" / path.name).read_bytes()
+
+
+def test_settings_tuned_in_other_pieces_are_tuned_again(
+    run: RunDirectory, digits: data.Data, tmp_path: Path
+) -> None:
+    """Pieces change the statistics of batch norm, and rounding."""
+    cache, watcher = tmp_path / "tuning", Noted()
+    shutil.copytree(run.path / "tuning", cache)
+    tuned(small(tune=1, methods=("full",)), digits, cache, watcher)
+    assert len(watcher.trials) == 1
 
 
 @pytest.mark.parametrize("stop", [1, 2, 5])
@@ -208,14 +219,14 @@ def test_a_stale_or_damaged_cache_is_named_with_the_remedy(
     path = cached(run, tmp_path)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match=rf"tuning cache .*{path.name} {words}.*; remove it"):
-        tuned(small(methods=("full",)), digits, tmp_path, Watcher())
+        tuned(small(), digits, tmp_path, Watcher())
 
 
 def test_a_torn_cache_is_damaged(run: RunDirectory, digits: data.Data, tmp_path: Path) -> None:
     path = cached(run, tmp_path)
     path.write_text(path.read_text()[:40])
     with pytest.raises(ValueError, match=r"is damaged .*; remove it"):
-        tuned(small(methods=("full",)), digits, tmp_path, Watcher())
+        tuned(small(), digits, tmp_path, Watcher())
 
 
 @pytest.mark.parametrize(
@@ -243,9 +254,9 @@ def test_settings_of_other_classes_are_other_ones(
     run: RunDirectory, tmp_path: Path, digits: data.Data
 ) -> None:
     some = data.load("digits", classes=(0, 1, 2, 3, 4, 5, 6))
-    tuned(small(tune=1, methods=("full",)), digits, tmp_path, Noted())
-    (whole,) = tmp_path.iterdir()
-    assert (run.path / "tuning" / whole.name).exists()
-    tuned(small(tune=1, methods=("full",), classes=(0, 1, 2, 3, 4, 5, 6)), some, tmp_path, Noted())
-    assert len(list(tmp_path.iterdir())) == 2
-    assert "classes" not in json.loads(whole.read_text())["key"]
+    tuned(small(tune=1), digits, tmp_path, Noted())
+    whole = list(tmp_path.iterdir())
+    assert all((run.path / "tuning" / path.name).exists() for path in whole)
+    tuned(small(tune=1, classes=(0, 1, 2, 3, 4, 5, 6)), some, tmp_path, Noted())
+    assert len(list(tmp_path.iterdir())) == 2 * len(whole) == 4
+    assert all("classes" not in json.loads(path.read_text())["key"] for path in whole)

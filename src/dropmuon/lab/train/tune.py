@@ -146,6 +146,7 @@ class _Search:
             **{name: settings[name] for name in _IF_GIVEN if settings[name]},
             **({} if self.start is None else {"init": digest_of(self.start)}),
             "tune_batch_size": self.config.tune_batch_size,
+            "piece": self.config.piece,
             "method": {"base": self.method.base, "options": dict(self.method.options)},
             "baseline": {"base": baseline.base, "options": dict(baseline.options)},
             "plan": repr(self.planned) if self.method.needs_plan else None,
