@@ -1,4 +1,4 @@
-"""Tables, counts and durations as text, and files that are written as a whole or not at all."""
+"""Tables, counts, durations and arguments as text; files written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import IO, Any
 __all__ = [
     "aligned",
     "duration",
+    "readable",
     "short_count",
     "write_bytes",
     "write_json",
@@ -50,6 +51,11 @@ def duration(seconds: float | None) -> str:
     if seconds >= 1 or seconds == 0:
         return f"{seconds:.1f} s" if seconds < 99.95 else f"{seconds:.0f} s"
     return f"{1000 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
+
+
+def readable(argument: str) -> str:
+    """Return an argument of the command line as UTF-8, whatever the locale took it for."""
+    return os.fsencode(argument).decode(errors="replace")
 
 
 def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:

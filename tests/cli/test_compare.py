@@ -32,12 +32,6 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def _without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out figures and report, which take longer than the training."""
     monkeypatch.setattr("dropmuon.cli.compare._conclude", lambda run: None)

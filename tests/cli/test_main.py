@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,8 @@ from torch import nn
 from dropmuon import __version__
 from dropmuon.checks import import_extra
 from dropmuon.cli import main
+from tests.cli.mistakes import wrong
 from tests.lab.short_text import replace_texts
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,10 +58,6 @@ def test_data_sets_are_listed_and_verified(
     assert main(["data", "fetch", "fashion-mini"]) == 0
 
 
-def wrong(*arguments: str, words: str) -> object:
-    return pytest.param(arguments, words, id=" ".join(arguments)[:60])
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -94,20 +86,16 @@ def wrong(*arguments: str, words: str) -> object:
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
-    here: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+    here: Path,
+    refuses: Callable[[tuple[str, ...]], str],
+    arguments: tuple[str, ...],
+    words: str,
 ) -> None:
     (here / "used").mkdir()
     (here / "used" / "thesis.tex").write_text("precious")
     (here / "file").write_text("precious")
     (here / "unknown.yaml").write_text("epohcs: 3")
-    before = sorted(here.rglob("*"))
-    assert main(list(arguments)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("dropmuon: error: ")
-    assert err.count("\n") == 1
-    assert words in err
-    assert sorted(here.rglob("*")) == before
+    assert words in refuses(arguments)
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")

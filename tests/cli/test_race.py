@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dropmuon.cli import main
 from dropmuon.lab.config import Config
 from dropmuon.lab.ladder import RaceDirectory
 from dropmuon.lab.run import RunDirectory
+from tests.cli.mistakes import wrong
 from tests.lab.synthetic_races import write_race
 
 TINY = [
@@ -19,12 +21,6 @@ TINY = [
     *("--batch-size", "500", "--epochs", "2", "--seeds", "1", "--train-examples", "200"),
     *("--methods", "full,drop-muon:uniform", "--targets", "20", "--threads", "1"),
 ]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_a_race_is_interrupted_resumed_and_reported(
@@ -78,10 +74,6 @@ def test_a_race_is_repeated_from_its_own_file(here: Path, monkeypatch: pytest.Mo
     assert (config.epochs, config.lr, more["ladder"]) == (7, 0.2, (1.0, 3.0))
 
 
-def wrong(*arguments: str, words: str) -> object:
-    return pytest.param(arguments, words, id=" ".join(arguments)[:60])
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -103,19 +95,15 @@ def wrong(*arguments: str, words: str) -> object:
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_and_leaves_nothing(
-    here: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+    here: Path,
+    refuses: Callable[[tuple[str, ...]], str],
+    arguments: tuple[str, ...],
+    words: str,
 ) -> None:
     write_race(here / "race", seeds=1)
     RaceDirectory(here / "begun").begin((0.5, 1.0), Config().to_json())
     (here / "file").write_text("precious")
-    before = sorted(here.rglob("*"))
-    assert main(list(arguments)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("dropmuon: error: ")
-    assert err.count("\n") == 1
-    assert words in err
-    assert sorted(here.rglob("*")) == before
+    assert words in refuses(arguments)
 
 
 def test_a_ladder_that_cannot_be_read_is_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:

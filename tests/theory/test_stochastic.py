@@ -27,15 +27,18 @@ GAP = 3.0
 positive = st.floats(0.1, 10.0)
 vectors = arrays(np.float64, B, elements=positive)
 horizons = st.integers(1, 10_000)
+PROBLEM = {
+    "L0": spread_constants(B),
+    "L1": spread_constants(B),
+    "p": cutoff_probabilities(B),
+    "K": horizons,
+    "low": vectors,
+    "wider": vectors,
+}
 
 
 @given(
-    L0=spread_constants(B),
-    L1=spread_constants(B),
-    p=cutoff_probabilities(B),
-    K=horizons,
-    low=vectors,
-    wider=vectors,
+    **PROBLEM,
     sigma=vectors,
     share=st.floats(0.01, 1.0),
 )
@@ -84,14 +87,7 @@ def test_stochastic_bound_of_progressive_training(
     assert bound.total == pytest.approx(sum(expected.values()), rel=1e-9)
 
 
-@given(
-    L0=spread_constants(B),
-    L1=spread_constants(B),
-    p=cutoff_probabilities(B),
-    K=horizons,
-    low=vectors,
-    wider=vectors,
-)
+@given(**PROBLEM)
 def test_repaired_radii_carry_importance_weights(
     L0: np.ndarray, L1: np.ndarray, p: np.ndarray, K: int, low: np.ndarray, wider: np.ndarray
 ) -> None:

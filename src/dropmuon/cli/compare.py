@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dropmuon.checks import import_extra
-from dropmuon.lab.settings import Settings, readable
+from dropmuon.lab.settings import Settings
+from dropmuon.output import readable
 
 __all__ = ["add"]
 

@@ -11,25 +11,19 @@ end of the same budget, each after as many steps as it could afford.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dropmuon.checks import unknown_name
 
-__all__ = ["SCHEDULES", "SCHEDULE_OPTIONS", "RateSchedule", "Settings", "readable"]
+__all__ = ["SCHEDULES", "SCHEDULE_OPTIONS", "RateSchedule", "Settings"]
 
 SCHEDULES = ("constant", "linear", "cosine", "wsd")
 """Constant, linear to 0, half a cosine to 0, and warm-up-stable-decay: linear to 0 at the end."""
 
 SCHEDULE_OPTIONS = frozenset({"schedule", "warm_up", "decay"})
 """Settings of a comparison, and options of a method, that make its schedule."""
-
-
-def readable(argument: str) -> str:
-    """Return an argument of the command line as UTF-8, whatever the locale took it for."""
-    return os.fsencode(argument).decode(errors="replace")
 
 
 def _setting(default: Any, meaning: str, *, task: bool = False) -> Any:

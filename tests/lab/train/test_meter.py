@@ -1,9 +1,8 @@
-"""The steps that trials take, the pieces that they accumulate over, and the memory they keep."""
+"""The steps that trials take, and the pieces that they accumulate gradients over."""
 
 from __future__ import annotations
 
 import copy
-import sys
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 
 from dropmuon import DropMuon
 from dropmuon.lab.config import Config
-from dropmuon.lab.train.meter import keep_freed_memory, train_step
+from dropmuon.lab.train.meter import train_step
 
 
 @given(st.integers(1, 30), st.integers(1, 40))
@@ -52,14 +51,3 @@ def test_an_optimizer_in_parts_keeps_its_own() -> None:
 )
 def test_pieces_are_as_large_as_the_smallest_parts(methods: tuple[str, ...], piece: int) -> None:
     assert Config(methods=methods, batch_size=3500).piece == piece
-
-
-def test_freed_memory_is_kept_only_where_the_allocator_knows_how() -> None:
-    if not sys.platform.startswith("linux"):
-        assert not keep_freed_memory()
-
-
-def test_tensors_live_and_die_as_before() -> None:
-    keep_freed_memory()
-    for size in (1, 1 << 22):
-        assert float(torch.ones(size).sum()) == size

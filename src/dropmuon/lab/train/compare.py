@@ -25,7 +25,8 @@ from dropmuon.lab.config import Config
 from dropmuon.lab.models import item_of
 from dropmuon.lab.run import RunDirectory, check_same
 from dropmuon.lab.train.equal_terms import Budget, check_fits, initial_model, measured_budget
-from dropmuon.lab.train.meter import Counts, environment, keep_freed_memory
+from dropmuon.lab.train.machine import environment, keep_freed_memory
+from dropmuon.lab.train.meter import Counts
 from dropmuon.lab.train.transfer import Weights, keep_final, keep_initial, starting_weights
 from dropmuon.lab.train.trial import Trial
 from dropmuon.lab.train.tune import check_tunable, tuned

@@ -1,19 +1,11 @@
-"""The cost of steps: operations, counted on a copy of the model, and the machine behind times."""
+"""The cost of training steps: operations, counted on a copy of the model."""
 
 from __future__ import annotations
 
 import copy
-import ctypes
-import os
-import platform
-import shlex
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,35 +14,27 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon.lab.methods import Optimizer
-from dropmuon.lab.settings import readable
 from dropmuon.optimizer import DropMuon
 from dropmuon.planning.timing import EXTRA_OPERATIONS
 from dropmuon.samplers import ActiveSet
-from dropmuon.version import __version__
 
 __all__ = [
     "Batch",
     "Counts",
     "Meter",
     "StepKind",
-    "environment",
-    "keep_freed_memory",
     "next_kind",
     "train_step",
 ]
 
 Batch = tuple[Tensor, Tensor]
-Piece = tuple[str, ActiveSet, int, int]
-"""A piece of a step: what is done, the layers that it is for, the examples, and the turn."""
+Component = tuple[str, ActiveSet, int, int]
+"""A component of a step: what is done, the layers that it is for, the examples, and the turn."""
 
-Counts = dict[Piece, int]
+Counts = dict[Component, int]
 _EVERYONE = -1
 _STAGES, _DRAWS = 16, 8
 """Stages of training, and steps of each, that an expected cost is the mean of."""
-
-
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
-_GIBIBYTE = 2**30
 
 
 def train_step(
@@ -134,18 +118,18 @@ class Meter:
 
     def known(self, kind: StepKind) -> int | None:
         """Return the operations of a step of this kind; None if it was never counted."""
-        found = [self._known.get(key) for key in self._pieces(kind)]
+        found = [self._known.get(key) for key in self._components(kind)]
         return None if None in found else sum(each for each in found if each is not None)
 
     def operations(self, kind: StepKind, batch: Batch) -> int:
         """Return the operations of a step of this kind, for which this batch is large enough."""
-        for key in self._pieces(kind):
+        for key in self._components(kind):
             if key not in self._known:
                 if not self._steps:
                     self.warm_up(batch)
                 with torch.random.fork_rng(devices=[]):
                     self._known[key] = self._count(key, batch)
-        return sum(self._known[key] for key in self._pieces(kind))
+        return sum(self._known[key] for key in self._components(kind))
 
     @property
     def needs_progress(self) -> bool:
@@ -182,8 +166,8 @@ class Meter:
             else:
                 yield from ((each,) for each in sampler.sample_parts(layers, _DRAWS, rng, progress))
 
-    def _pieces(self, kind: StepKind) -> list[Piece]:
-        """Return what a step consists of; the operations of its pieces add up."""
+    def _components(self, kind: StepKind) -> list[Component]:
+        """Return what a step consists of; their operations add up."""
         if self._updates > 1:  # what the updates of a batch reuse belongs to no single one
             return [("step", kind.union, kind.size, kind.turn)]
         ends = [kind.size * part // len(kind.sets) for part in range(len(kind.sets) + 1)]
@@ -191,8 +175,8 @@ class Meter:
         passes = [("pass", each, size, 0) for each, size in zip(kind.sets, sizes, strict=True)]
         return [*passes, ("update", kind.union, 0, kind.turn)]
 
-    def _count(self, piece: Piece, batch: Batch) -> int:
-        what, active, size, turn = piece
+    def _count(self, component: Component, batch: Batch) -> int:
+        what, active, size, turn = component
         if what != "pass":
             self._await(turn, batch)
         self._optimizer.zero_grad()
@@ -236,55 +220,3 @@ def _backward(
     for inputs, targets in zip(*(each.tensor_split(pieces) for each in batch), strict=True):
         loss = F.cross_entropy(model(inputs), targets)
         (loss * (len(inputs) / count) if pieces > 1 else loss).backward()
-
-
-def keep_freed_memory() -> bool:
-    """Make this process keep freed memory for the next step; return whether it can.
-
-    By default the C library of Linux maps each large tensor and unmaps it when it is freed.
-    The first access to every page then causes a fault, which can cost more than the arithmetic on
-    the page and is the noisiest part of a step. Other platforms and C libraries are left alone.
-    """
-    if not sys.platform.startswith("linux"):
-        return False
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is None:
-        return False
-    options = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2 * _GIBIBYTE - 1, _TOP_PAD: _GIBIBYTE // 8}
-    for name, value in options.items():
-        set_option(name, value)
-    return True
-
-
-def environment(device: str, *, memory_kept: bool = False) -> dict[str, Any]:
-    """Return what a reader needs to judge times: versions, processor, threads and load."""
-    return {
-        "dropmuon": __version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": _device_name(device),
-        "freed_memory": "kept" if memory_kept else "as the system does",
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["dropmuon", *map(readable, sys.argv[1:])]),
-    }
-
-
-def _processor() -> str:
-    listing = Path("/proc/cpuinfo")
-    if listing.exists():
-        for line in listing.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _device_name(device: str) -> str:
-    if torch.device(device).type == "cuda" and torch.cuda.is_available():
-        return f"{device} ({torch.cuda.get_device_name(device)})"
-    return device

@@ -143,7 +143,6 @@ def _read(path: Path, what: str, remedy: str) -> Weights:
 
 
 def _write(path: Path, weights: Mapping[str, Tensor]) -> None:
-    path.parent.mkdir(exist_ok=True)
     content = io.BytesIO()
     torch.save(dict(weights), content)
     write_bytes(path, content.getvalue())
