@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from torch import nn
 from torch.nn import functional as F
 
@@ -92,7 +96,19 @@ def test_batch_norm_stands_between_convolution_and_relu() -> None:
     model = build("cnn", IMAGE, 10, (4, 8, 16), batch_norm=True)
     for place in range(1, 4):
         kinds = [type(m) for m in model.get_submodule(f"conv{place}").children()]
-        assert kinds == [nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d]
+        assert kinds[:2] == [nn.Conv2d, nn.BatchNorm2d]
+        assert kinds[-1] is nn.ReLU
+
+
+@given(arrays(np.float32, (2, 3, 7, 6), elements=st.sampled_from([-1.0, 0.0, 0.5, 2.0, np.nan])))
+def test_frozen_and_trainable_layers_of_the_cnn_pool_alike(pixels: np.ndarray) -> None:
+    """With ties and NaN among the pixels; and pooling commutes with clamping."""
+    block = cast(nn.Sequential, build("cnn", (3, 8, 8), 10, (4,))[0])
+    images = torch.from_numpy(pixels)
+    expected = F.max_pool2d(F.relu(images), 2)
+    for each in (images, images.clone().requires_grad_()):
+        found = block[1:](each).detach()
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def test_resnet18_has_the_parameters_of_its_name() -> None:

@@ -120,7 +120,23 @@ def _cnn(
 def _cnn_block(inside: int, outside: int, batch_norm: bool) -> nn.Sequential:
     between = [nn.BatchNorm2d(outside)] if batch_norm else []
     convolution = nn.Conv2d(inside, outside, 3, padding=1, bias=not batch_norm)
-    return nn.Sequential(convolution, *between, nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(convolution, *between, _HalvingPool(), nn.ReLU())
+
+
+class _HalvingPool(nn.Module):
+    """The largest of 2x2 pixels; before a ReLU, which commutes with it, there is less to clamp.
+
+    A frozen layer takes two maxima instead: the same values, several times as fast on a CPU, but
+    with another gradient where pixels are equal.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return images of half the height and width."""
+        if images.requires_grad or images.device.type != "cpu":
+            return F.max_pool2d(images, 2)
+        height, width = (size // 2 * 2 for size in images.shape[-2:])
+        rows = torch.maximum(images[..., :height:2, :width], images[..., 1:height:2, :width])
+        return torch.maximum(rows[..., ::2], rows[..., 1::2])
 
 
 def _mlp(
