@@ -33,6 +33,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import DropMuon
+from dropmuon.lab.models import build
 from dropmuon.samplers import Progressive, Shares
 
 Contest = dict[str, Callable[[], None]]
@@ -64,7 +65,7 @@ def main() -> None:
 
 def truncation(rounds: int) -> None:
     """A step at each cutoff, and the same with the prefix cut off by hand."""
-    for title, blocks, x, y in (cnn(), transformer()):
+    for title, blocks, x, y in (cnn(), transformer(), gpt()):
         print(f"\nstep time by cutoff, {title}: DropMuon / hand-placed detach (goal: 1.03)")
         contest: Contest = {}
         for cutoff in range(len(blocks)):
@@ -146,6 +147,18 @@ def transformer() -> tuple[str, nn.Sequential, Tensor, Tensor]:
     return "transformer of 4 blocks", model, x, y
 
 
+def gpt() -> tuple[str, nn.Sequential, Tensor, Tensor]:
+    """As large as the transformer; but every matrix product has a contiguous input.
+
+    PyTorch multiplies one that is not, as in `nn.TransformerEncoderLayer`, by a slower function
+    where the weight is frozen.
+    """
+    torch.manual_seed(0)
+    model = build("gpt", (128,), 256, (192,) * 4)
+    x, y = (torch.randint(0, 256, (16, 128)) for _ in range(2))
+    return "GPT of 4 blocks", model, x, y
+
+
 class Pooled(nn.Module):
     def __init__(self, head: nn.Linear) -> None:
         super().__init__()
@@ -200,7 +213,7 @@ PARTS = 4
 
 def parts(rounds: int) -> None:
     """A quarter of the batch for all layers, the rest for the head only."""
-    for title, blocks, x, y in (cnn(), transformer()):
+    for title, blocks, x, y in (cnn(), transformer(), gpt()):
         contest: Contest = {
             "parts": parted_step(blocks, x, y),
             "by hand": hand_parted_step(blocks, x, y),
