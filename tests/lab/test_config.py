@@ -150,8 +150,8 @@ def test_experiments_are_the_papers_at_full_size(name: str) -> None:
     config = experiment(name)
     assert (config.lr, config.momentum, config.scale, config.model) == (0.1, 0.5, 1.0, "cnn")
     assert config.batch_norm == (name == "cifar10")
-    sizes = {"mnist": 8192, "fashion-mnist": 32768, "cifar10": 8192}
-    assert config.batch_size == sizes[name]
+    assert config.batch_size == (32768 if name == "fashion-mnist" else 8192)
+    assert config.channels == ((128, 256, 512) if "cifar10" in name else (64, 128, 256))
 
 
 def test_a_reproduction_shifts_by_epochs_whatever_their_number() -> None:

@@ -42,7 +42,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     _add_settings(compare, fields(Settings))
     compare.set_defaults(run=_compare)
     reproduce = commands.add_parser("reproduce", help="the paper's experiments", epilog=_METHODS)
-    reproduce.add_argument("experiment", help="mnist, fashion-mnist, cifar10 or all")
+    reproduce.add_argument(
+        "experiment",
+        help="mnist, fashion-mnist, cifar10, cifar10-plain (without batch norm) or all",
+    )
     reproduce.add_argument("--scale", type=float, default=1.0, help="shrinks channels and epochs")
     _add_settings(reproduce, [each for each in fields(Settings) if not each.metadata["task"]])
     reproduce.set_defaults(run=_reproduce)
