@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from dropmuon import samplers
 from dropmuon.planning import MeasuredCosts, NoiseEstimate, Option
-from dropmuon.planning.gains import CAUTION, DOUBT, QUALITY, WORTHWHILE, Gains
+from dropmuon.planning.gains import QUALITY, WORTHWHILE, Gains
+from dropmuon.samplers.allocation import CAUTION, DOUBT
 from dropmuon.samplers.base import FloatArray
 from dropmuon.theory import StepCosts
 from tests.planning.synthetic_plans import costs_of, layer_names, noise_of

@@ -5,8 +5,8 @@ batch: the law of the critical batch size. Relative to full shares, that is s_i 
 (1 + nu_i), and the gain is the relative cost of a step times the mean of s_i over layers, inverted.
 Steps are averaged, not progress: a layer that lags holds up the others. The head, whose share is
 always 1, is left out of the mean, as if it were no help to the others. nu_i is the measured
-noise-to-signal ratio times `CAUTION`. A smaller batch gives all layers the same share, and saves
-the forward pass, too. Turns save updates and leave all gradients as they are.
+noise-to-signal ratio times `allocation.CAUTION`. A smaller batch gives all layers the same share,
+and saves the forward pass, too. Turns save updates and leave all gradients as they are.
 
 Costs and noise are measured, the law is not: intervals span the gains for a caution that is `DOUBT`
 times as small or as large, and the 5 % and 95 % quantiles of resampled measurements.
@@ -27,28 +27,17 @@ from dropmuon.planning.measured_costs import MeasuredCosts
 from dropmuon.planning.noise import NoiseEstimate
 from dropmuon.planning.options import Option, Prediction
 from dropmuon.samplers import Full, Shares
-from dropmuon.samplers.allocation import best_counts
+from dropmuon.samplers.allocation import CAUTION, DOUBT, best_counts
 from dropmuon.samplers.base import FloatArray
 from dropmuon.theory import StepCosts
 
-__all__ = ["CAUTION", "DOUBT", "QUALITY", "WORTHWHILE", "Gains", "SmallerBatch"]
-
-CAUTION = 2.0
-"""What a measured noise-to-signal ratio is multiplied by.
-
-Part of the measured signal is oscillation across the valley, which momentum cancels. It is less
-than `samplers.allocation.CAUTION`, by which shares follow the noise of the moment: here noise is
-that of a whole run, its late part included, and the head counts for nothing.
-"""
+__all__ = ["QUALITY", "WORTHWHILE", "Gains", "SmallerBatch"]
 
 WORTHWHILE = 1.03
 """The least expected gain for which a change is recommended."""
 
 QUALITY = {2: 0.98, 4: 0.96}
 """The progress of a step with r turns, relative to a full one: measured on a small GPT."""
-
-DOUBT = 2.5
-"""The factor by which the right caution may differ from `CAUTION`, either way."""
 
 _PARTS = (2, 4, 8)
 

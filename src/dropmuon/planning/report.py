@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from dropmuon.output import aligned
 from dropmuon.planning.bounds import comparison as by_bounds
-from dropmuon.planning.gains import CAUTION, DOUBT, QUALITY
+from dropmuon.planning.gains import QUALITY
 from dropmuon.planning.noise import LEAST_STEPS
+from dropmuon.samplers.allocation import CAUTION, DOUBT
 
 if TYPE_CHECKING:
     from dropmuon.planning.planner import Plan

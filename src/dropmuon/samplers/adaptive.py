@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dropmuon.checks import nonnegative_number, whole_number
-from dropmuon.samplers.allocation import CAUTION, best_counts
+from dropmuon.samplers.allocation import CAUTION, DOUBT, best_counts
 from dropmuon.samplers.base import ActiveSet, FloatArray, Sampler, check_progress, layer_count
 
 __all__ = ["Adaptive"]
@@ -33,13 +33,14 @@ class Adaptive(Sampler):
     Args:
         costs: what a step costs whatever the shares (forward and updates), and the backward of each
             layer over the whole batch; by default counted from the first step.
-        caution: what measured noise is multiplied by, since the plain ratio promises too much.
+        caution: what measured noise is multiplied by; by default the most that it may have to be,
+            since a share that is too large costs less than one that is too small.
         first: how many full steps to start with.
         every: the least number of steps between measurements; the interval grows with the run.
     """
 
     costs: tuple[float, tuple[float, ...]] | None = None
-    caution: float = field(default=CAUTION, kw_only=True)
+    caution: float = field(default=CAUTION * DOUBT, kw_only=True)
     first: int = field(default=2, kw_only=True)
     every: int = field(default=8, kw_only=True)
 

@@ -32,6 +32,7 @@ from dropmuon.samplers.base import FloatArray
 
 __all__ = [
     "CAUTION",
+    "DOUBT",
     "Rule",
     "best_counts",
     "check_rule",
@@ -47,12 +48,15 @@ Rule: TypeAlias = Literal["best-radius", "fixed-radius"]
 
 _Point = TypeVar("_Point")
 
-CAUTION = 5.0
-"""What a measured noise-to-signal ratio is multiplied by before shares are chosen.
+CAUTION = 2.0
+"""What a measured noise-to-signal ratio is multiplied by to predict steps.
 
-Chosen by trial on small CNNs and a small GPT, where the plain ratio promised too much. A likely
-cause: part of the measured signal is oscillation, which momentum cancels.
+Races of parts against full updates agree with 0.8 to 2.5 (benchmarks/caution.txt). A likely cause
+for more than 1: part of the measured signal is oscillation, which momentum cancels.
 """
+
+DOUBT = 2.5
+"""The factor by which the right caution may differ from `CAUTION`, either way."""
 
 _TIE = 1e-12
 """Sums closer than this share of their size are equal, and the larger shares are taken."""
