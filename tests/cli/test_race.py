@@ -87,7 +87,7 @@ def test_a_race_is_repeated_from_its_own_file(here: Path, monkeypatch: pytest.Mo
         wrong("race", "--resume", "--out", "nowhere", words="nowhere is not a race"),
         wrong("race", "--resume", "--out", "file", words="file is not a race"),
         wrong("race", "--resume", "--out", "begun", "--lr", "9", words="lr must be what the run"),
-        wrong("race", "--resume", "--out", "begun", "--ladder", "1,2", words="ladder must be what"),
+        wrong("race", "--resume", "--out", "begun", "--ladder", "1,2", words="ladder must keep"),
         wrong("race", "--out", "race", words="exists and is not empty"),
         wrong("race", "--out", "file", words="file is a file; choose a directory"),
         wrong("report", "race", "race/rung-1.00", words="report on it alone, or on its rungs"),

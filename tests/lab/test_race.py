@@ -69,11 +69,19 @@ def test_a_race_is_resumed_with_what_it_began_with(tmp_path: Path) -> None:
     race(tiny(), tmp_path, ladder=LADDER, compare=Recorder())
     with pytest.raises(ValueError, match=r"lr must be what the run began with.*0\.05, got 0\.2"):
         race(tiny(lr=0.2), tmp_path, ladder=LADDER, resume=True, compare=Recorder())
-    with pytest.raises(ValueError, match="ladder must be what the run began with"):
+    with pytest.raises(ValueError, match="ladder must keep the rungs of the race, got none of 2;"):
         race(tiny(), tmp_path, ladder=(0.5, 1.0), resume=True, compare=Recorder())
     recorder = Recorder()
     race(tiny(), tmp_path, ladder=LADDER, resume=True, compare=recorder)
     assert recorder.calls == []
+
+
+def test_a_resumed_race_adds_rungs_to_its_ladder(tmp_path: Path) -> None:
+    race(tiny(), tmp_path, ladder=LADDER, compare=Recorder())
+    recorder, longer = Recorder(), (0.25, *LADDER, 4.0)
+    found = race(tiny(), tmp_path, ladder=longer, resume=True, compare=recorder)
+    assert [name for name, *_ in recorder.calls] == ["rung-0.25", "rung-4.00"]
+    assert found.ladder == found.finished == longer
 
 
 def test_a_race_that_is_rejected_leaves_nothing(tmp_path: Path) -> None:

@@ -77,6 +77,14 @@ def test_parts_are_told_with_their_settings_and_what_else_would_do() -> None:
     assert "Measured: costs and noise. Assumed:" in text
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(4.5, True), (8.9, False)])
+def test_pieces_that_are_faster_by_themselves_are_told(seconds: float, told: bool) -> None:
+    """Both passes of the batch take 9 s in one piece."""
+    found = measured(replace(noise_of([8e-3] * 3), seconds=seconds))
+    assert found.gains.piecewise == pytest.approx(seconds / 9)
+    assert ("a batch in 4 pieces takes 0.50 of the time" in str(found)) is told
+
+
 def test_turns_are_told() -> None:
     text = str(measured(noise_of([9.0] * 3), update=3.0))
     assert text.startswith("Take turns: matrices move at every fourth step, 4 times as far.")

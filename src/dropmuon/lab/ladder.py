@@ -63,6 +63,18 @@ class RaceDirectory:
         content = {"format": _FORMAT, "ladder": list(ladder), "settings": settings}
         write_json(self.path / _FILE, {**content, "finished": []})
 
+    def extend(self, ladder: Iterable[float]) -> None:
+        """Add the rungs of a ladder that has all those of the race."""
+        rungs = checked_ladder(ladder)
+        if lost := [f"{rung:g}" for rung in self.ladder if rung not in rungs]:
+            raise ValueError(
+                f"ladder must keep the rungs of the race, got none of {', '.join(lost)}; only add "
+                "to it"
+            )
+        content = self._read()
+        if content["ladder"] != list(rungs):
+            write_json(self.path / _FILE, {**content, "ladder": list(rungs)})
+
     def finish(self, rung: float) -> None:
         """Record that the comparison of a rung has ended."""
         content = self._read()

@@ -80,7 +80,8 @@ def race(
         config: the settings at a budget of 1.
         out: the directory of the race.
         ladder: the budgets, as multiples of that one.
-        resume: continue the race in `out`, with the rung that was interrupted.
+        resume: continue the race in `out`, with the rung that was interrupted; the ladder may have
+            more rungs than it began with.
         progress: is told what is done.
         watcher_of: makes the watcher of a rung from its directory.
         compare: runs one rung.
@@ -92,8 +93,8 @@ def race(
     configs = {rung: rung_config(config, rung) for rung in rungs}
     found, made = RaceDirectory(out), [p for p in (out, *out.parents) if not p.exists()]
     if resume:
-        check_same({"ladder": found.ladder}, {"ladder": rungs})
         check_same(Config.of(found.settings).to_json(), config.to_json())
+        found.extend(rungs)
     else:
         found.begin(rungs, config.to_json())
     progress = progress or Progress(rungs)

@@ -241,14 +241,26 @@ class Gains:
         most = float(np.quantile([*np.asarray(high), expected], 0.95)) * error
         return Prediction(expected, min(least, expected), max(most, expected))
 
+    @property
+    def piecewise(self) -> float | None:
+        """The time of both passes of a batch in pieces, over that in one; None where unknown."""
+        if self.noise is None or self.noise.pieces == 1 or not self.costs.known:
+            return None
+        return self.noise.seconds / self._passes
+
     @cached_property
     def _cutting(self) -> float:
-        """What each further part adds to a step: measured, as the run cut its batches."""
-        noise, seconds = self.noise, self.costs.seconds
-        if noise is None or noise.pieces == 1:
+        """What each further part adds to a step: measured, as the run cut its batches.
+
+        Never less than 0: what pieces save, full updates in pieces save, too.
+        """
+        if self.noise is None or self.noise.pieces == 1:
             return 0.0
-        passes = _whole(seconds) - float(seconds.sharp.sum())
-        return max(0.0, noise.seconds - passes) / (noise.pieces - 1)
+        return max(0.0, self.noise.seconds - self._passes) / (self.noise.pieces - 1)
+
+    @property
+    def _passes(self) -> float:
+        return _whole(self.costs.seconds) - float(self.costs.seconds.sharp.sum())
 
     def _price(self, costs: StepCosts, shares: FloatArray, parts: int) -> float:
         each = costs.in_parts()

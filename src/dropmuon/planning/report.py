@@ -20,6 +20,9 @@ __all__ = ["text"]
 _NOISY = 0.15
 """The fit error beyond which the text says that times are uncertain."""
 
+_PIECES_PAY = 0.9
+"""The time of a batch in pieces, over that in one, below which the text recommends pieces."""
+
 _UNITS = ("", "k", "M", "G", "T")
 
 _ORDINALS = {2: "second", 4: "fourth"}
@@ -88,6 +91,13 @@ def _advice(plan: Plan) -> Iterator[str]:
         yield (
             "Noise grows as training goes on: by its trend, shares should be 1 from about step "
             f"{plan.full_from} on."
+        )
+    piecewise = plan.gains.piecewise
+    if piecewise is not None and piecewise < _PIECES_PAY:
+        yield (
+            f"On this machine a batch in {noise.pieces} pieces takes {piecewise:.2f} of the time "
+            "that it takes in one piece: accumulate gradients over pieces with full updates, too. "
+            "Predictions are relative to full updates in pieces."
         )
     if plan.smaller_batch is not None:
         yield (
