@@ -16,6 +16,7 @@ from dropmuon import norms, samplers
 from dropmuon.backward.flags import Flags, can_truncate
 from dropmuon.backward.parts import InParts, Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
+from dropmuon.backward.strays import StrayGradients
 from dropmuon.checks import nonnegative_number, unknown_name, warn, whole_number
 from dropmuon.model.forward import Work
 from dropmuon.model.groups import make_groups, read_groups
@@ -35,7 +36,7 @@ __all__ = ["DropMuon"]
 _COPIED = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
     *("_routing", "_obstacle", "_flags", "_full_depth", "_short_steps", "_warned"),
-    *("_steps", "_parts", "_moving", "_has_gradient", "_skipped", "_adaptation"),
+    *("_steps", "_parts", "_moving", "_has_gradient", "_skipped", "_adaptation", "_strays"),
 }
 """Attributes that a copy or a pickle keeps, besides those of every optimizer."""
 
@@ -167,6 +168,7 @@ class DropMuon(InParts, SavedOptimizer):
         self._skipped: dict[str, Tensor] = {}
         self._warned: set[str] = set()
         self._finalizer: weakref.finalize[..., Any] | None = None
+        self._strays = StrayGradients(())
         self.roster = Roster((), ())
         if isinstance(params, nn.Module):
             self._obstacle = obstacle(params)
@@ -403,7 +405,9 @@ class DropMuon(InParts, SavedOptimizer):
         self._parts.replace(
             joined(each, self._can_have_gradient, len(self.layers)) for each in self._parts.sets
         )
-        self._flags.apply(self.active if self.truncate is True else self._all)
+        shown = self.active if self.truncate is True else self._all
+        self._flags.apply(shown)
+        self._strays.begin(min(shown))
 
     def _no_gradient(self) -> str:
         names = ", ".join(repr(self.layers[layer]) for layer in self.active[:3])
@@ -465,6 +469,9 @@ class DropMuon(InParts, SavedOptimizer):
         if isinstance(self.sampler, samplers.Adaptive):
             work = Work(roster) if self.sampler.costs is None else None
             self._adaptation = Adaptation(self.sampler, len(roster), self.parts, self._steps, work)
+        self._strays.close()
+        if self.truncate is True and not isinstance(self.sampler, samplers.Full):
+            self._strays = StrayGradients(roster.modules())
         self._watch()
         self._draw()
         if self._finalizer is not None:

@@ -125,6 +125,14 @@ class Roster:
         for layer in self.layers:
             yield from layer
 
+    def modules(self) -> Iterator[tuple[str, nn.Module, int]]:
+        """Iterate over the modules that own parameters, with their names and lowest layers."""
+        seen: set[nn.Module] = set()
+        for member in self.members():
+            if member.module is not None and member.module not in seen:
+                seen.add(member.module)
+                yield member.name.rpartition(".")[0], member.module, member.layer
+
     def table(self, title: str) -> str:
         """Return the roster as text: one row per layer and norm, a layer's name printed once."""
         rows: list[tuple[str, ...]] = []
