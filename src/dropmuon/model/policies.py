@@ -8,7 +8,17 @@ from typing import Literal
 
 from dropmuon.checks import unknown_name, warn
 from dropmuon.model.roster import Member
-from dropmuon.norms import AdamW, Euclidean, Norm, Orthogonalize, Sign, Spectral, by_name
+from dropmuon.norms import (
+    AdamW,
+    Blocks,
+    Euclidean,
+    Norm,
+    Orthogonalize,
+    Sign,
+    Spectral,
+    Transposed,
+    by_name,
+)
 
 __all__ = [
     "POLICIES",
@@ -106,17 +116,32 @@ def choose(
 
 
 def _spectral(member: Member, orthogonalize: Orthogonalize, scale: str | float = 1.0) -> Choice:
-    """Choose as in the paper's experiments: spectral for matrices, Euclidean for vectors."""
+    """Choose as in the paper's experiments: spectral for matrices, Euclidean for vectors.
+
+    A scale is a function of (out, in), so that matrices stored as (in, out) are read transposed.
+    """
     if not member.is_matrix:
         return Choice(Euclidean(), "a vector")
-    norm = Spectral(orthogonalize=orthogonalize, scale=scale, blocks=member.conv_groups)
+    blocks: Blocks = member.conv_groups
+    if member.kind.role == "stack" or (member.is_embedding and member.parameter.ndim == 3):
+        blocks = "batch"
+    norm: Norm = Spectral(orthogonalize=orthogonalize, scale=scale, blocks=blocks)
+    if member.is_stored_transposed and scale != 1.0:
+        norm = Transposed(norm)
+    return Choice(norm, _reading(member))
+
+
+def _reading(member: Member) -> str:
+    """Return how a parameter is read as a matrix, or as several."""
+    if member.kind.role == "stack":
+        return "a batch of matrices, one per block"
     if member.conv_groups > 1:
-        return Choice(norm, f"a convolution of {member.conv_groups} groups: block-diagonal")
+        return f"a convolution of {member.conv_groups} groups: block-diagonal"
     if member.is_transposed:
-        return Choice(norm, "a transposed convolution, as a matrix (in, out*kernel)")
-    if member.parameter.ndim >= 3:
-        return Choice(norm, "a convolution, as a matrix (out, in*kernel)")
-    return Choice(norm, "a matrix")
+        return "a transposed convolution, as a matrix (in, out*kernel)"
+    if member.kind.role == "convolution":
+        return "a convolution, as a matrix (out, in*kernel)"
+    return "a matrix"
 
 
 def _muon(member: Member, orthogonalize: Orthogonalize) -> Choice:
@@ -138,7 +163,9 @@ def _scion(member: Member, orthogonalize: Orthogonalize) -> Choice:
     if member.is_embedding:
         return Choice(Sign(), "an embedding: 1->inf norm")
     if member.is_output:
-        return Choice(Sign(scale="mean-in"), "the output layer: 1->inf norm over fan-in")
+        norm = Sign(scale="mean-in")
+        stored: Norm = Transposed(norm) if member.is_stored_transposed else norm
+        return Choice(stored, "the output layer: 1->inf norm over fan-in")
     choice = _spectral(member, orthogonalize, scale="rms")
     return Choice(choice.norm, f"hidden: {choice.reason}, RMS->RMS")
 
