@@ -86,6 +86,7 @@ def _places(model: nn.Module) -> dict[int, list[Place]]:
     places: dict[int, list[Place]] = {}
     rank = 0
     for path, module in model.named_modules():
+        parent = model.get_submodule(path.rpartition(".")[0]) if path else None
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             full = _clean_name(f"{path}.{name}" if path else name)
             if is_lazy(parameter):
@@ -93,7 +94,8 @@ def _places(model: nn.Module) -> dict[int, list[Place]]:
                     f"params has {full!r}, which has no shape yet; run the model once on an input "
                     "before creating the optimizer"
                 )
-            place = Place(path, module, Member(full, parameter, module), rank)
+            member = Member(full, parameter, module, parent=parent)
+            place = Place(path, module, member, rank)
             rank += 1
             places.setdefault(id(parameter), []).append(place)
     return places

@@ -28,7 +28,7 @@ class Member:
     parameter it is. The order of layers gives it its layer, a policy its norm and the reason for
     it, and `groups` its parameter group. `output` says whether it is the output layer, where the
     model shows it, and `tied` whether the output layer uses it as well. `is_guess` says that the
-    module is not known, and only name and shape tell.
+    module is not known, and only name and shape tell; `parent` is the module that holds the module.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Member:
     turn: int | None = field(default=None, repr=False)
     output: bool | None = field(default=None, repr=False)
     tied: bool = field(default=False, repr=False)
+    parent: nn.Module | None = field(default=None, repr=False)
     kind: Kind = field(init=False, repr=False)
     is_guess: bool = field(init=False, repr=False)
     is_stored_transposed: bool = field(init=False, repr=False)
@@ -144,13 +145,19 @@ class Member:
         return groups if isinstance(groups, int) else 1
 
     @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """The shape (out, in) of a matrix, or of each of a stack, however it is stored."""
+        rows, columns = self.parameter.shape[-2:]
+        return (columns, rows) if self.is_stored_transposed else (rows, columns)
+
+    @property
     def is_transposed(self) -> bool:
         """Whether it is a transposed convolution, whose first axis is its input."""
         return bool(getattr(self.module, "transposed", False))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the user's modules out of copies and pickles of an optimizer."""
-        return {**self.__dict__, "module": None}
+        return {**self.__dict__, "module": None, "parent": None}
 
 
 @dataclass(frozen=True, eq=False)
