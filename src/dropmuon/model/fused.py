@@ -40,10 +40,10 @@ def pieces_of(member: Member, given: Mapping[str, Pieces]) -> Pieces:
     if label in _GATE_AND_UP:
         rows, _ = member.matrix_shape
         if rows % 2 or not getattr(member.module, "is_concatenated", True):
-            raise _unknown(member, label, "which is not one half after the other")
+            raise _unknown(member, label, "which is not one half after the other", "")
         return 2
     if label in _MIXED:
-        raise _unknown(member, label, "which is stored head by head")
+        raise _unknown(member, label, "which is stored head by head", "")
     return 1
 
 
@@ -60,7 +60,8 @@ def _attention(member: Member, label: str) -> Pieces:
             return 3 if query == key else (query, key, key)
         if rows == 2 * key:
             return 2
-    raise _unknown(member, label, f"which has {rows} outputs for {width} inputs")
+    why = f"which has {rows} outputs for {width} inputs"
+    raise _unknown(member, label, why, f"give their sizes, as in {{{label!r}: (q, k, v)}}, or ")
 
 
 def _declared_sizes(module: nn.Module | None, width: int) -> tuple[int, int] | None:
@@ -92,8 +93,8 @@ def _checked(member: Member, label: str, pieces: Pieces) -> Pieces:
     return pieces
 
 
-def _unknown(member: Member, label: str, why: str) -> ValueError:
+def _unknown(member: Member, label: str, why: str, remedy: str) -> ValueError:
     return ValueError(
-        f"split_fused cannot tell the pieces of {member.name!r}, {why}; give their sizes, as in "
-        f"pieces={{{label!r}: (q, k, v)}}, or 1 to leave it whole"
+        f"split_fused cannot tell the pieces of {member.name!r}, {why}; {remedy}pass "
+        f"pieces={{{label!r}: 1}} to leave it whole"
     )
