@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dropmuon import DropMuon, norms, policies
+from dropmuon import DropMuon, layer_groups, norms, policies
 from dropmuon.model.layers import model_layers
 from dropmuon.model.roster import Member
 from tests.model.framework_models import tiny_model
@@ -137,6 +137,16 @@ def test_experts_of_a_real_model_that_see_no_token_keep_still(name: str) -> None
             rested, moved = rested + sum(still), moved + len(still) - sum(still)
     assert rested
     assert moved
+
+
+def test_groups_made_from_a_model_know_its_experts_too() -> None:
+    for name in ("Mixtral", "GPT-OSS"):
+        model = tiny_model(name)
+        whole = DropMuon(model, policy="muon").roster.members()
+        groups = DropMuon(layer_groups(model, policy="muon")).roster.members()
+        counts = {member.name: (member.experts, member.norm) for member in whole}
+        assert {member.name: (member.experts, member.norm) for member in groups} == counts
+        assert 4 in {count for count, _ in counts.values()}
 
 
 def test_the_table_says_what_each_parameter_was_taken_for() -> None:

@@ -79,6 +79,11 @@ def test_towers_have_a_head_each_and_what_is_before_a_tower_has_none(by):
     model.text_projection, model.image_projection = nn.Linear(4, 3), nn.Linear(4, 3)
     assert outputs(model, by=by) == ["text_projection.weight", "image_projection.weight"]
 
+    wrapper = nn.Module()
+    wrapper.scale, wrapper.model = nn.Parameter(torch.ones(())), model
+    expected = ["model.text_projection.weight", "model.image_projection.weight"]
+    assert outputs(wrapper, by=by) == expected
+
     model = nn.Module()
     model.vision, model.projection, model.language = Tower(), nn.Linear(4, 4), Tower()
     model.lm_head = nn.Linear(4, 9)

@@ -55,9 +55,18 @@ def _last_and_named(owners: list[str], outside: list[str]) -> list[str]:
     """Return the paths of the last module, where it is a head, and of further heads."""
     found = [last for last in owners[-1:] if last in outside and not _POOLERS.search(last)]
     after = owners[_end_of_blocks(owners, set(outside)) :]
-    ends = {path.partition(".")[0]: path for path in after}
+    depth = _depth_of_wrappers(owners)
+    ends = {"".join(path.split(".")[depth : depth + 1]): path for path in after}
     named = [path for child, path in ends.items() if _HEADS.search(child)]
     return list(dict.fromkeys(found + named))
+
+
+def _depth_of_wrappers(owners: list[str]) -> int:
+    """Return how many modules are around all others, as a wrapper is around a model."""
+    paths, depth = [path.split(".") for path in owners if path], 0
+    while len({path[depth] for path in paths if len(path) > depth}) == 1:
+        depth += 1
+    return depth
 
 
 def _end_of_blocks(owners: list[str], outside: set[str]) -> int:
