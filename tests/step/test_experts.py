@@ -150,6 +150,17 @@ def test_an_expert_that_is_used_late_starts_at_its_first_gradient() -> None:
     assert not torch.equal(momentum[0], model.up.grad[0])
 
 
+def test_the_sign_of_a_zero_is_a_bit_too() -> None:
+    model = Experts()
+    optimizer = DropMuon(model, momentum=0.9, sampler="full")
+    follow(optimizer, model, 0, {0, 1, 2})
+    momentum = optimizer.state[model.up]["momentum_buffer"]
+    momentum[1, 0] = -0.0
+    before = momentum.clone()
+    follow(optimizer, model, 1, {0})
+    assert same_bits(momentum[1], before[1])
+
+
 def test_a_sharp_step_is_as_long_as_the_experts_in_use_say() -> None:
     """What an idle expert remembers lengthens nobody's step."""
     steps = []
@@ -187,7 +198,8 @@ def test_experts_rest_without_waiting_for_the_device_whatever_else_is_not_finite
         member.norm, member.reason, member.group = norm, "a test", 0
         member.parameter.grad = gradient(parameter, 1, {0})
         names = ("exp_avg", "exp_avg_sq") if isinstance(norm, norms.AdamW) else ("momentum_buffer",)
-        own: dict[str, Any] = {key: torch.ones_like(member.parameter) for key in names}
+        began = torch.full_like(member.parameter, float(layer > 0))  # layer 0 has zeros
+        own: dict[str, Any] = {key: began.clone() for key in names}
         own |= {"updates": 1, "step": torch.tensor(1.0)}
         state[member.parameter] = own
         members.append(member)

@@ -82,9 +82,13 @@ def update_momentum(
     Return what to follow: M itself or, with Nesterov's look-ahead, (1-momentum)*G + momentum*M.
     """
     kept, fresh = list(momenta), list(gradients)
-    if moving is not None:
+    if moving is None:
+        torch._foreach_lerp_(kept, fresh, 1 - momentum)
+    else:
         fresh = [torch.where(ok, g, m) for ok, g, m in zip(moving, fresh, kept, strict=True)]
-    torch._foreach_lerp_(kept, fresh, 1 - momentum)
+        new = torch._foreach_lerp(kept, fresh, 1 - momentum)
+        for m, changed, ok in zip(kept, new, moving, strict=True):
+            m.copy_(torch.where(ok, changed, m))  # m + (m - m) would lose the sign of a zero
     return list(torch._foreach_lerp(fresh, kept, momentum)) if nesterov else kept
 
 
