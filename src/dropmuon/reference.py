@@ -70,6 +70,7 @@ def algorithm_1_in_parts(
     stretch: Callable[[Tensor, int], float] = lambda x, k: 1.0,
     bypass: Callable[[Tensor], bool] = lambda x: False,
     refresh: Callable[[int], bool] = lambda k: False,
+    rests: Callable[[Tensor], bool] = lambda x: False,
 ) -> Point:
     """Run Drop-Muon with a set S[k][p] and a gradient for each part p of step k.
 
@@ -79,10 +80,12 @@ def algorithm_1_in_parts(
     when only its momentum follows the gradient. A tensor that is to `bypass` the LMO moves by -t
     times its momentum, the remark of section "Arbitrary Sampling". In the steps that `refresh`
     names, all momenta follow the gradients of all parts, and S decides only what moves: k = 0 is
-    the start that Algorithm 1 prints.
+    the start that Algorithm 1 prints. A tensor that `rests` keeps its momentum and its place
+    while its gradient is exactly zero, as a layer does that is not active: an expert without a
+    token.
     """
     X_0, X = X, [[x.clone() for x in layer] for layer in X]
-    M: list[list[Tensor] | None] = [None] * len(X)
+    M: list[list[Tensor | None]] = [[None] * len(layer) for layer in X]
     for k, sets in enumerate(S):
         found = [gradient(X, k, p) for p in range(len(sets))]
         for i in range(len(X)):
@@ -91,16 +94,15 @@ def algorithm_1_in_parts(
             if not own:
                 continue  # M_i^k = M_i^{k-1}, X_i^{k+1} = X_i^k
             G_i = [sum(g) / len(own) for g in zip(*own, strict=True)]
-            old = M[i]
-            if old is None:
-                new = G_i  # M_i^0 = the first gradient
-            else:
-                new = [(1 - beta) * m + beta * g for m, g in zip(old, G_i, strict=True)]
-            M[i] = new
-            if not any(i in active for active in sets):
-                continue  # X_i^{k+1} = X_i^k
             for j, x in enumerate(X[i]):
-                along = beta * G_i[j] + (1 - beta) * new[j] if nesterov else new[j]
+                g, m = G_i[j], M[i][j]
+                if rests(X_0[i][j]) and not g.any():
+                    continue  # an expert without a token
+                new = g if m is None else (1 - beta) * m + beta * g  # M_i^0 = the first gradient
+                M[i][j] = new
+                if not any(i in active for active in sets):
+                    continue  # X_i^{k+1} = X_i^k
+                along = beta * g + (1 - beta) * new if nesterov else new
                 radius = t * stretch(X_0[i][j], k)
                 move = -radius * along if bypass(X_0[i][j]) else lmo(norm(x), along, radius)
                 X[i][j] = (1 - radius * weight_decay) * x + move

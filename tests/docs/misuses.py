@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from dropmuon import DropMuon, layer_groups, norms, rules, samplers
+from dropmuon import DropMuon, layer_groups, norms, policies, rules, samplers
 from tests.contract.process_group import process_group
 
 __all__ = ["MISUSES", "Misuse", "make_model"]
@@ -33,6 +33,10 @@ def make(**kwargs: Any) -> DropMuon:
 
 def grouped() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1, groups=2))
+
+
+def fused(name: str, rows: int) -> nn.Module:
+    return nn.ModuleDict({name: nn.Linear(8, rows), "head": nn.Linear(rows, 2)})
 
 
 def frozen() -> nn.Module:
@@ -352,6 +356,27 @@ MISUSES = [
         "blocks-that-do-not-divide",
         "blocks must divide the first dimension",
         lambda: norms.Spectral(blocks=4).unit_direction(torch.ones(6, 2)),
+    ),
+    value(
+        "pieces-that-do-not-make-up",
+        "pieces must make up dimension 0",
+        lambda: norms.Split(norms.Spectral(), 4).unit_direction(torch.ones(6, 2)),
+    ),
+    value("no-pieces", "pieces must be a whole number", lambda: norms.Split(norms.Spectral(), 0)),
+    value(
+        "fused-sizes-unknown",
+        "split_fused cannot tell the pieces",
+        lambda: DropMuon(fused("qkv", 20), policy=policies.split_fused("muon")),
+    ),
+    value(
+        "fused-head-by-head",
+        "stored head by head",
+        lambda: DropMuon(fused("query_key_value", 24), policy=policies.split_fused("muon")),
+    ),
+    value(
+        "fused-sizes-do-not-fit",
+        "must make up the 20 outputs",
+        lambda: DropMuon(fused("qkv", 20), policy=policies.split_fused("muon", {"qkv": (8, 8)})),
     ),
     value("scale-of-zero", "scale must be positive .* got 0", lambda: norms.Sign(scale=0)),
     value("precision-an-integer", "precision must", lambda: norms.Spectral(precision=torch.int32)),

@@ -19,6 +19,8 @@ from dropmuon.norms import (
     ScaledNorm,
     Sign,
     Spectral,
+    Split,
+    Transposed,
 )
 
 RADIUS = 0.3
@@ -79,6 +81,17 @@ CASES = [
     )
     for name, (kind, arguments, shape) in BLOCKED.items()
 ]
+COMPOSED: dict[str, tuple[Norm, tuple[int, ...]]] = {
+    "transposed": (Transposed(Spectral("svd", scale="rms")), (4, 9)),
+    "transposed-columns": (Transposed(ColumnWise(scale="rms-out")), (4, 9)),
+    "transposed-batch": (Transposed(Spectral("svd", scale="muon", blocks="batch")), (3, 4, 9)),
+    "split": (Split(Spectral("svd", scale="muon"), 3), (12, 5)),
+    "split-unequal": (Split(Spectral("svd", scale="rms"), (6, 2, 2)), (10, 5)),
+    "split-columns": (Split(RowWise(), (1, 4), dim=-1), (3, 5)),
+    "split-batch": (Split(Spectral("svd", blocks="batch"), 2, dim=-2), (3, 8, 5)),
+    "transposed-split": (Transposed(Split(Spectral("svd", scale="muon"), (5, 4))), (4, 9)),
+}
+CASES += [pytest.param(norm, shape, id=name) for name, (norm, shape) in COMPOSED.items()]
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
@@ -241,6 +254,19 @@ def test_rho_of_blocks_counts_all_of_them(case: str) -> None:
     low, high = norm.rho(shape)
     assert float(widest.norm()) == pytest.approx(high * float(norm.norm(widest)), rel=1e-9)
     assert 0 < low <= high
+
+
+@pytest.mark.parametrize("case", COMPOSED)
+def test_rho_of_composed_norms_is_reached(case: str) -> None:
+    norm, shape = COMPOSED[case]
+    x = torch.randn(shape, dtype=torch.float64)
+    low, high = norm.rho(shape)
+    widest = norm.unit_direction(x)
+    assert float(widest.norm()) == pytest.approx(high * float(norm.norm(widest)), rel=1e-9)
+    entries = torch.eye(x.numel(), dtype=torch.float64).reshape(-1, *shape)
+    ratios = [1.0 / float(norm.norm(entry)) for entry in entries]
+    assert min(ratios) == pytest.approx(low)
+    assert low * float(norm.norm(x)) <= float(x.norm()) <= high * float(norm.norm(x))
 
 
 def test_rho_needs_entries() -> None:

@@ -98,7 +98,7 @@ def test_a_false_flag_keeps_momentum_and_a_true_one_changes_nothing(
     plain, flagged = clones(old), clones(old)
     rule: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov}
     expected = update_momentum(plain, gradients, **rule)
-    along = update_momentum(flagged, spoiled(gradients, flags), finite=flags_of(flags, old), **rule)
+    along = update_momentum(flagged, spoiled(gradients, flags), moving=flags_of(flags, old), **rule)
     for i, ok in enumerate(flags[: len(old)]):
         if ok:
             assert same_bits(flagged[i], plain[i])
@@ -141,7 +141,7 @@ def test_a_false_flag_keeps_a_parameter_bit_for_bit(
     points = clones(old)
     given_lengths = lengths if isinstance(lengths, float) else lengths[: len(old)]
     finite = flags_of(flags, old)
-    move(points, spoiled(directions, flags), lengths=given_lengths, decay=decay, finite=finite)
+    move(points, spoiled(directions, flags), lengths=given_lengths, decay=decay, moving=finite)
     for i, ok in enumerate(flags[: len(old)]):
         assert ok or same_bits(points[i], old[i])
 
@@ -157,7 +157,7 @@ def test_a_true_flag_moves_a_parameter_as_no_flag_does_bit_for_bit(
     }
     plain, flagged = clones(old), clones(old)
     move(plain, directions, **rule)
-    move(flagged, spoiled(directions, flags), finite=flags_of(flags, old), **rule)
+    move(flagged, spoiled(directions, flags), moving=flags_of(flags, old), **rule)
     for i, ok in enumerate(flags[: len(old)]):
         assert not ok or same_bits(flagged[i], plain[i])
 
@@ -210,7 +210,7 @@ def test_a_false_flag_keeps_adamw_and_its_state_bit_for_bit(
     old, gradients = tensors(shapes, dtype, seed), tensors(shapes, dtype, seed + 1)
     before = adam_state(old, steps, seed + 2)
     points, state = clones(old), copied(before)
-    adamw(points, spoiled(gradients, flags), **state, **ADAM, finite=flags_of(flags, old))
+    adamw(points, spoiled(gradients, flags), **state, **ADAM, moving=flags_of(flags, old))
     for i, ok in enumerate(flags[: len(old)]):
         assert ok or same_bits(points[i], old[i])
         for key, value in state.items():
@@ -226,7 +226,7 @@ def test_a_true_flag_steps_adamw_as_no_flag_does_bit_for_bit(
     plain, plain_state = clones(old), copied(before)
     points, state = clones(old), copied(before)
     adamw(plain, gradients, **plain_state, **ADAM)
-    adamw(points, spoiled(gradients, flags), **state, **ADAM, finite=flags_of(flags, old))
+    adamw(points, spoiled(gradients, flags), **state, **ADAM, moving=flags_of(flags, old))
     for i, ok in enumerate(flags[: len(old)]):
         assert not ok or same_bits(points[i], plain[i])
         for key, value in state.items():

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from dropmuon.model.isolation import untouched
-from dropmuon.model.roster import Member, Roster
+from dropmuon.model.roster import Roster
 
 __all__ = ["Uses", "Work", "first_uses"]
 
@@ -102,7 +102,7 @@ class Work:
         self._positions: dict[Tensor, float] = {}
         matrices: dict[nn.Module, list[Tensor]] = {}
         for member in roster.members():
-            if member.module is not None and _multiplies(member):
+            if member.module is not None and member.is_map:
                 matrices.setdefault(member.module, []).append(member.parameter)
         self._handles = [
             module.register_forward_hook(self._counting(found))
@@ -127,7 +127,7 @@ class Work:
             sum(
                 2.0 * member.parameter.numel() * self._positions.get(member.parameter, typical)
                 for member in layer
-                if _multiplies(member)
+                if member.is_map
             )
             for layer in self._roster.layers
         ]
@@ -156,7 +156,3 @@ class Work:
 
 
 _CONVOLUTIONS = (nn.modules.conv._ConvNd,)
-
-
-def _multiplies(member: Member) -> bool:
-    return member.is_matrix and not member.is_embedding

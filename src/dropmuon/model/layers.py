@@ -7,14 +7,17 @@ never what is computed: see `backward.flags`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from dropmuon.checks import unknown_name, warn
-from dropmuon.model.forward import first_uses
+from dropmuon.model.forward import Uses, first_uses
+from dropmuon.model.outputs import Place, mark_outputs
 from dropmuon.model.roster import Member, Roster
 
 __all__ = ["By", "model_layers", "numbered", "owner_label"]
@@ -53,31 +56,37 @@ def numbered(layers: Mapping[Hashable, Sequence[Member]]) -> Roster:
 
 def _members(model: nn.Module, example: Any) -> tuple[list[Member], set[Tensor]]:
     """Return every parameter once, at its earliest use, in order; and those never used."""
-    uses = first_uses(_unwrap(model), example) if example is not None else None
+    model = _unwrap(model)
+    uses = first_uses(model, example) if example is not None else None
+    all_places = _places(model)
     ranked: list[tuple[int, Member]] = []
     unreached: set[Tensor] = set()
-    for rank, places in enumerate(_places(_unwrap(model)).values()):
-        first = places[0]
+    for rank, places in enumerate(all_places.values()):
+        first = places[0].member
         if uses is not None:
-            first = min(places, key=lambda place: uses.module_rank(place.module))
+            first = min(places, key=lambda place: uses.module_rank(place.module)).member
             rank = uses.parameters.get(id(first.parameter), _NEVER)  # noqa: PLW2901
             if rank == _NEVER:
                 unreached.add(first.parameter)
         ranked.append((rank, first))
         if len({id(place.module) for place in places}) > 1:
-            names = ", ".join(repr(place.name) for place in places)
+            names = ", ".join(repr(place.member.name) for place in places)
             warn(
                 f"{names} are one tied parameter: it belongs to its earliest use, {first.name!r}, "
                 "and moves with that layer only"
             )
     ranked.sort(key=lambda pair: pair[0])
-    return [member for _, member in ranked], unreached
+    members = [member for _, member in ranked]
+    mark_outputs(model, _in_order(all_places, members, uses))
+    return members, unreached
 
 
-def _places(model: nn.Module) -> dict[int, list[Member]]:
+def _places(model: nn.Module) -> dict[int, list[Place]]:
     """Return all the places of each parameter, by identity, in order of registration."""
-    places: dict[int, list[Member]] = {}
+    places: dict[int, list[Place]] = {}
+    rank = 0
     for path, module in model.named_modules():
+        parent = model.get_submodule(path.rpartition(".")[0]) if path else None
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             full = _clean_name(f"{path}.{name}" if path else name)
             if is_lazy(parameter):
@@ -85,8 +94,33 @@ def _places(model: nn.Module) -> dict[int, list[Member]]:
                     f"params has {full!r}, which has no shape yet; run the model once on an input "
                     "before creating the optimizer"
                 )
-            places.setdefault(id(parameter), []).append(Member(full, parameter, module))
+            member = Member(full, parameter, module, parent=parent)
+            place = Place(path, module, member, rank)
+            rank += 1
+            places.setdefault(id(parameter), []).append(place)
     return places
+
+
+def _in_order(
+    places: Mapping[int, Sequence[Place]], members: Sequence[Member], uses: Uses | None
+) -> list[Place]:
+    """Return all places in order of use, or of registration, each with its parameter's one record.
+
+    What no forward reaches has no place in an order of use. A module that uses a tied parameter
+    later than others uses it when it is called.
+    """
+    records = {id(member.parameter): member for member in members}
+    ranked: list[tuple[float, Place]] = []
+    for own in places.values():
+        for place in own:
+            parameter, rank = id(place.member.parameter), float(place.rank)
+            if uses is not None:
+                tied = len(own) > 1
+                used = uses.parameters.get(parameter, math.inf)
+                rank = uses.module_rank(place.module) if tied else used
+            if rank < math.inf:
+                ranked.append((rank, replace(place, member=records[parameter])))
+    return [place for _, place in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _labeller(model: nn.Module, by: By, members: Sequence[Member]) -> Callable[[Member], Hashable]:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dropmuon.checks import unknown_name, warn
+from dropmuon.model.fused import Pieces, pieces_of
 from dropmuon.model.roster import Member
-from dropmuon.norms import AdamW, Euclidean, Norm, Orthogonalize, Sign, Spectral, by_name
+from dropmuon.norms import (
+    AdamW,
+    Blocks,
+    Euclidean,
+    Norm,
+    Orthogonalize,
+    Sign,
+    Spectral,
+    Split,
+    Transposed,
+    by_name,
+)
 
 __all__ = [
     "POLICIES",
@@ -18,6 +30,7 @@ __all__ = [
     "PolicyName",
     "choose",
     "route",
+    "split_fused",
     "warn_of_guesses",
 ]
 
@@ -33,6 +46,52 @@ class Choice:
 
 
 Policy = Callable[[Member], Choice | Norm | AdamW | str]
+
+
+def split_fused(
+    policy: PolicyName | Policy = "muon", pieces: Mapping[str, Pieces] | None = None
+) -> Policy:
+    """Return a policy that orthogonalises fused matrices piece by piece: Q, K and V; gate and up.
+
+    Everything else is as `policy` chooses. Fused matrices are known by name (`c_attn`, `qkv`,
+    `qkv_proj`, `Wqkv`, `in_proj_weight`, `gate_up_proj`), their sizes by what the attention module
+    declares. `pieces` adds others, or overrides these: it maps the name of a module or parameter to
+    a number of equal pieces, 1 to leave it whole, or to their sizes, as in {"qkv_proj": (64, 16,
+    16)}. Pieces must be stored one after the other; where they are known not to be, or their sizes
+    are not known, ValueError is raised.
+    """
+    given = dict(pieces or {})
+    for label, count in given.items():
+        Split(Spectral(), count)  # which refuses what are no pieces
+        if not isinstance(label, str):
+            raise TypeError(f"pieces must map names to pieces, got {label!r}")
+    return _SplitFused(policy, given)
+
+
+@dataclass(frozen=True)
+class _SplitFused:
+    """What `split_fused` returns: a policy around another, by name or a callable."""
+
+    policy: PolicyName | Policy
+    pieces: Mapping[str, Pieces] = field(default_factory=dict)
+
+    def __call__(self, member: Member) -> Choice:
+        return self.choose(member, "newton-schulz")
+
+    def choose(self, member: Member, orthogonalize: Orthogonalize) -> Choice:
+        """Return what the inner policy chooses, with a spectral norm split into its pieces."""
+        choice = choose(self.policy, member, orthogonalize)
+        stored = choice.norm
+        norm = stored.base if isinstance(stored, Transposed) else stored
+        if member.kind.role not in ("matrix", "stack") or not isinstance(norm, Spectral):
+            return choice
+        pieces = pieces_of(member, self.pieces)
+        if pieces == 1:
+            return choice
+        split: Norm = Split(norm, pieces, dim=-2)
+        count = f"{pieces} pieces" if isinstance(pieces, int) else f"pieces of {pieces}"
+        reason = f"{choice.reason}, split into {count}"
+        return Choice(Transposed(split) if member.is_stored_transposed else split, reason)
 
 
 def route(
@@ -51,6 +110,8 @@ def warn_of_guesses(members: Iterable[Member], policy: PolicyName | Policy) -> N
     have groups, treated as one matrix each.
     """
     members = list(members)
+    while isinstance(policy, _SplitFused):
+        policy = policy.policy
     remedy = f"Pass the model itself, or layer_groups(model, policy={policy!r})"
     tables = [m.name for m in members if m.may_be_embedding and not m.is_output]
     if tables and policy in _KNOWS_EMBEDDINGS:
@@ -94,6 +155,8 @@ def choose(
         if policy not in POLICIES:
             raise unknown_name("policy", policy, POLICIES)
         return POLICIES[policy](member, orthogonalize)
+    if isinstance(policy, _SplitFused):
+        return policy.choose(member, orthogonalize)
     if not callable(policy):
         raise TypeError(
             f"policy must be a name or a callable of a Member, got {type(policy).__name__}; "
@@ -106,17 +169,32 @@ def choose(
 
 
 def _spectral(member: Member, orthogonalize: Orthogonalize, scale: str | float = 1.0) -> Choice:
-    """Choose as in the paper's experiments: spectral for matrices, Euclidean for vectors."""
+    """Choose as in the paper's experiments: spectral for matrices, Euclidean for vectors.
+
+    A scale is a function of (out, in), so that matrices stored as (in, out) are read transposed.
+    """
     if not member.is_matrix:
         return Choice(Euclidean(), "a vector")
-    norm = Spectral(orthogonalize=orthogonalize, scale=scale, blocks=member.conv_groups)
+    blocks: Blocks = member.conv_groups
+    if member.kind.role == "stack" or (member.is_embedding and member.parameter.ndim == 3):
+        blocks = "batch"
+    norm: Norm = Spectral(orthogonalize=orthogonalize, scale=scale, blocks=blocks)
+    if member.is_stored_transposed and scale != 1.0:
+        norm = Transposed(norm)
+    return Choice(norm, _reading(member))
+
+
+def _reading(member: Member) -> str:
+    """Return how a parameter is read as a matrix, or as several."""
+    if member.kind.role == "stack":
+        return "a batch of matrices, one per block"
     if member.conv_groups > 1:
-        return Choice(norm, f"a convolution of {member.conv_groups} groups: block-diagonal")
+        return f"a convolution of {member.conv_groups} groups: block-diagonal"
     if member.is_transposed:
-        return Choice(norm, "a transposed convolution, as a matrix (in, out*kernel)")
-    if member.parameter.ndim >= 3:
-        return Choice(norm, "a convolution, as a matrix (out, in*kernel)")
-    return Choice(norm, "a matrix")
+        return "a transposed convolution, as a matrix (in, out*kernel)"
+    if member.kind.role == "convolution":
+        return "a convolution, as a matrix (out, in*kernel)"
+    return "a matrix"
 
 
 def _muon(member: Member, orthogonalize: Orthogonalize) -> Choice:
@@ -138,7 +216,9 @@ def _scion(member: Member, orthogonalize: Orthogonalize) -> Choice:
     if member.is_embedding:
         return Choice(Sign(), "an embedding: 1->inf norm")
     if member.is_output:
-        return Choice(Sign(scale="mean-in"), "the output layer: 1->inf norm over fan-in")
+        norm = Sign(scale="mean-in")
+        stored: Norm = Transposed(norm) if member.is_stored_transposed else norm
+        return Choice(stored, "the output layer: 1->inf norm over fan-in")
     choice = _spectral(member, orthogonalize, scale="rms")
     return Choice(choice.norm, f"hidden: {choice.reason}, RMS->RMS")
 

@@ -11,20 +11,24 @@ import torch
 from torch import Tensor, nn
 
 from dropmuon.backward.flags import Owner, wants_training
-from dropmuon.norms import AdamW, Norm
+from dropmuon.model.kinds import Kind, is_stored_transposed, kind_of_parameter
+from dropmuon.norms import AdamW, MatrixNorm, Norm
 from dropmuon.output import aligned, short_count
 
 __all__ = ["Member", "Roster"]
 
-_HEADERS = ("layer", "parameters", "shapes", "norm", "why")
+_HEADERS = ("layer", "parameters", "shapes", "taken for", "norm", "why")
 
 
 @dataclass(eq=False)
 class Member:
     """One parameter as a member of a layer: what a policy routes, and a step moves.
 
-    It is made once, with its name and, where that is known, its module. The order of layers gives
-    it its layer, a policy its norm and the reason for it, and `groups` its parameter group.
+    It is made once, with its name and, where that is known, its module, which tell what `kind` of
+    parameter it is. The order of layers gives it its layer, a policy its norm and the reason for
+    it, and `groups` its parameter group. `output` says whether it is the output layer, where the
+    model shows it, and `tied` whether the output layer uses it as well. `is_guess` says that the
+    module is not known, and only name and shape tell; `parent` is the module that holds the module.
     """
 
     name: str
@@ -36,6 +40,17 @@ class Member:
     reason: str = field(init=False, repr=False)
     group: int = field(init=False, repr=False)
     turn: int | None = field(default=None, repr=False)
+    output: bool | None = field(default=None, repr=False)
+    tied: bool = field(default=False, repr=False)
+    parent: nn.Module | None = field(default=None, repr=False)
+    kind: Kind = field(init=False, repr=False)
+    is_guess: bool = field(init=False, repr=False)
+    is_stored_transposed: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        known = (self.name, self.parameter.shape, self.module)
+        self.kind, self.is_guess = kind_of_parameter(*known), self.module is None
+        self.is_stored_transposed = self.is_map and is_stored_transposed(*known)
 
     def check(self) -> None:
         """Raise ValueError if the parameter has no geometry."""
@@ -61,33 +76,62 @@ class Member:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it has two or more axes: a linear map, a convolution, an embedding table.
+        """Whether it has rows and columns: a linear map, a convolution, an embedding table.
 
-        A vector with axes of size one for broadcasting, as a layer scale (C, 1, 1), is not.
+        A vector with axes of size one for broadcasting, as a layer scale (C, 1, 1) or a class
+        token (1, 1, C), has not.
         """
-        shape = self.parameter.shape
-        is_scale = len(shape) >= 3 and self.parameter.numel() == shape[0]
-        return len(shape) >= 2 and not (is_scale and self.conv_groups == 1)
+        return self.kind.role != "vector"
 
     @property
     def is_embedding(self) -> bool:
-        """Whether it is a table that is looked up, not multiplied."""
-        return isinstance(self.module, nn.Embedding | nn.EmbeddingBag)
+        """Whether it is a table that is looked up or added, not multiplied."""
+        return self.kind.role == "table"
+
+    @property
+    def is_map(self) -> bool:
+        """Whether it multiplies: one matrix, a convolution or a stack of matrices."""
+        return self.is_matrix and not self.is_embedding
 
     @property
     def may_be_embedding(self) -> bool:
         """Whether its module is unknown, and its shape is that of an embedding table."""
-        return self.module is None and self.parameter.ndim == 2
+        return self.is_guess and self.kind.role == "matrix"
 
     @property
     def may_be_convolution(self) -> bool:
         """Whether its module is unknown, and its shape is that of a convolution."""
-        return self.module is None and self.parameter.ndim >= 3 and self.is_matrix
+        return self.is_guess and self.kind.role == "convolution"
 
     @property
     def is_output(self) -> bool:
-        """Whether it is a matrix of the last layer."""
-        return self.is_matrix and self.layer == self.num_layers - 1
+        """Whether it is a matrix of the output layer: as the model shows, or of the last layer."""
+        if self.output is not None:
+            return self.output
+        return self.is_map and self.layer == self.num_layers - 1
+
+    @property
+    def experts(self) -> int:
+        """The number of blocks along its first axis that keep still while they are not used.
+
+        Where the module is unknown, a norm of a batch of matrices says that it is one.
+        """
+        norm = getattr(self, "norm", None)
+        is_batch = isinstance(norm, MatrixNorm) and norm.blocks == "batch"
+        is_said = self.may_be_convolution and is_batch and self.parameter.ndim == 3
+        return self.parameter.shape[0] if is_said else self.kind.experts
+
+    @property
+    def taken_for(self) -> str:
+        """What it was taken for, in a few words, as `describe()` prints them."""
+        if self.output:
+            return "output layer"
+        text = self.kind.text
+        if self.kind.role == "convolution" and self.experts > 1:
+            text = f"stack of {self.experts} matrices"
+        if self.tied:
+            return f"{text}, tied to the output layer"
+        return f"{text}, stored (in, out)" if self.is_stored_transposed else text
 
     @property
     def direction_cost(self) -> float:
@@ -101,13 +145,19 @@ class Member:
         return groups if isinstance(groups, int) else 1
 
     @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """The shape (out, in) of a matrix, or of each of a stack, however it is stored."""
+        rows, columns = self.parameter.shape[-2:]
+        return (columns, rows) if self.is_stored_transposed else (rows, columns)
+
+    @property
     def is_transposed(self) -> bool:
         """Whether it is a transposed convolution, whose first axis is its input."""
         return bool(getattr(self.module, "transposed", False))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the user's modules out of copies and pickles of an optimizer."""
-        return {**self.__dict__, "module": None}
+        return {**self.__dict__, "module": None, "parent": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,14 +184,15 @@ class Roster:
                 yield member.name.rpartition(".")[0], member.module, member.layer
 
     def table(self, title: str) -> str:
-        """Return the roster as text: one row per layer and norm, a layer's name printed once."""
+        """Return the roster as text: one row per layer, kind and norm, a layer's name once."""
         rows: list[tuple[str, ...]] = []
         for name, layer in zip(self.names, self.layers, strict=True):
-            alike: dict[tuple[str, str], list[Member]] = {}
+            alike: dict[tuple[str, str, str], list[Member]] = {}
             for member in layer:
-                alike.setdefault((str(member.norm), member.reason), []).append(member)
-            for n, ((norm, reason), members) in enumerate(alike.items()):
-                rows.append(("" if n else name, *_parameters(name, members), norm, reason))
+                same = (member.taken_for, str(member.norm), member.reason)
+                alike.setdefault(same, []).append(member)
+            for n, (cells, members) in enumerate(alike.items()):
+                rows.append(("" if n else name, *_parameters(name, members), *cells))
         return f"{title}\n\n{aligned(_HEADERS, rows)}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dropmuon.checks import unknown_name
 from dropmuon.norms.base import SCALES, Norm, Scale, ScaledNorm
+from dropmuon.norms.composed import Split, Transposed
 from dropmuon.norms.entrywise import AdamW, Euclidean, Sign
 from dropmuon.norms.matrices import Blocks, ColumnWise, MatrixNorm, RowWise, Spectral
 from dropmuon.norms.orthogonalizers import (
@@ -35,6 +36,8 @@ __all__ = [
     "ScaledNorm",
     "Sign",
     "Spectral",
+    "Split",
+    "Transposed",
     "by_name",
     "orthogonalize",
 ]

@@ -3,8 +3,8 @@
 Functions work in place, take lists of one device and one dtype, and never wait for the device.
 Nothing here depends on layers, samplers or models.
 
-`finite`, where given, holds one boolean 0-dim tensor per parameter: where it is false, the
-parameter and its state keep every bit.
+`moving`, where given, holds one boolean tensor per parameter, without dimensions or with one entry
+per block: where it is false, the parameter and its state keep every bit.
 """
 
 from __future__ import annotations
@@ -14,9 +14,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["adamw", "all_finite", "move", "start_momentum", "update_momentum"]
+__all__ = [
+    "adamw",
+    "all_finite",
+    "in_use",
+    "move",
+    "only",
+    "start_blocks",
+    "start_momentum",
+    "update_momentum",
+]
 
-Finite = Sequence[Tensor] | None
+Moving = Sequence[Tensor] | None
 Tensors = Sequence[Tensor]
 
 
@@ -36,22 +45,50 @@ def all_finite(tensors: Tensors) -> list[Tensor]:
     return [flags[n] for n in range(len(tensors))]
 
 
+def in_use(gradients: Tensors) -> list[Tensor]:
+    """Return booleans (blocks, 1, ...) per gradient: is it other than zero anywhere in a block?
+
+    Blocks are along the first axis. An expert that saw no token has a gradient of exact zeros.
+    """
+    return [_any_entry(g != 0) for g in gradients]
+
+
+def start_blocks(momenta: Tensors, gradients: Tensors, moving: Tensors) -> None:
+    """Set M = G in the moving blocks whose momentum is zero: they start at their first gradient."""
+    for m, g, ok in zip(momenta, gradients, moving, strict=True):
+        m.copy_(torch.where(ok & ~_any_entry(m != 0), g, m))
+
+
+def only(tensors: Tensors, moving: Tensors) -> list[Tensor]:
+    """Return the tensors with zeros in the blocks that do not move."""
+    return [torch.where(ok, x, 0) for x, ok in zip(tensors, moving, strict=True)]
+
+
+def _any_entry(x: Tensor) -> Tensor:
+    """Return whether any entry of each block along the first axis is true, to broadcast."""
+    return x.flatten(1).any(dim=1).reshape(-1, *(1,) * (x.ndim - 1))
+
+
 def start_momentum(momenta: Tensors, gradients: Tensors) -> None:
     """Set M = G: every layer starts at its own gradient, as the theorems assume."""
     torch._foreach_copy_(list(momenta), list(gradients))
 
 
 def update_momentum(
-    momenta: Tensors, gradients: Tensors, *, momentum: float, nesterov: bool, finite: Finite = None
+    momenta: Tensors, gradients: Tensors, *, momentum: float, nesterov: bool, moving: Moving = None
 ) -> list[Tensor]:
     """Set M = momentum*M + (1-momentum)*G (Algorithm 1, beta = 1-momentum).
 
     Return what to follow: M itself or, with Nesterov's look-ahead, (1-momentum)*G + momentum*M.
     """
     kept, fresh = list(momenta), list(gradients)
-    if finite is not None:
-        fresh = [torch.where(ok, g, m) for ok, g, m in zip(finite, fresh, kept, strict=True)]
-    torch._foreach_lerp_(kept, fresh, 1 - momentum)
+    if moving is None:
+        torch._foreach_lerp_(kept, fresh, 1 - momentum)
+    else:
+        fresh = [torch.where(ok, g, m) for ok, g, m in zip(moving, fresh, kept, strict=True)]
+        new = torch._foreach_lerp(kept, fresh, 1 - momentum)
+        for m, changed, ok in zip(kept, new, moving, strict=True):
+            m.copy_(torch.where(ok, changed, m))  # m + (m - m) would lose the sign of a zero
     return list(torch._foreach_lerp(fresh, kept, momentum)) if nesterov else kept
 
 
@@ -61,11 +98,11 @@ def move(
     *,
     lengths: float | Sequence[float | Tensor],
     decay: float = 0.0,
-    finite: Finite = None,
+    moving: Moving = None,
 ) -> None:
     """Set X = (1 - decay)*X - length*D, where D is the unit direction of the parameter's norm."""
     targets, steps = list(parameters), list(units)
-    if finite is None:
+    if moving is None:
         if decay:
             torch._foreach_mul_(targets, 1 - decay)
         if isinstance(lengths, float):
@@ -76,7 +113,7 @@ def move(
         return
     moved = [x.clone() for x in targets]
     move(moved, steps, lengths=lengths, decay=decay)
-    for x, new, ok in zip(targets, moved, finite, strict=True):
+    for x, new, ok in zip(targets, moved, moving, strict=True):
         x.copy_(torch.where(ok, new, x))
 
 
@@ -91,12 +128,12 @@ def adamw(
     betas: tuple[float, float],
     eps: float,
     decay: float,
-    finite: Finite = None,
+    moving: Moving = None,
 ) -> None:
     """Apply AdamW (Loshchilov and Hutter, 2019), for parameters kept out of the LMO steps."""
     touched = [list(each) for each in (parameters, averages, squares, steps)]
     x, m, v, k = touched
-    before = None if finite is None else [[t.clone() for t in each] for each in touched]
+    before = None if moving is None else [[t.clone() for t in each] for each in touched]
     gradients, (beta1, beta2) = list(gradients), betas
     torch._foreach_add_(k, 1)
     torch._foreach_lerp_(m, gradients, 1 - beta1)
@@ -110,7 +147,8 @@ def adamw(
     if lr:  # else every bit of X stays, and only the moments follow
         torch._foreach_mul_(x, 1 - decay)
         torch._foreach_addcdiv_(x, m, scale, value=-lr)
-    if finite is not None and before is not None:
+    if moving is not None and before is not None:
         for new, old in zip(touched, before, strict=True):
-            for ok, changed, kept in zip(finite, new, old, strict=True):
-                changed.copy_(torch.where(ok, changed, kept))
+            for ok, changed, kept in zip(moving, new, old, strict=True):
+                which = ok if changed.ndim else ok.any()
+                changed.copy_(torch.where(which, changed, kept))

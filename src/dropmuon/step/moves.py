@@ -42,6 +42,10 @@ def take_step(
     `finite`, where given, has a flag per layer on the device: where it is false, the layer's
     parameters and momenta keep every bit. `stretch` says how many times as far a parameter moves;
     where it is 0, only the momentum follows the gradient.
+
+    Of stacked experts (`Member.experts`), each is treated as a layer of its own would be: one whose
+    gradient is exactly zero saw no token, and keeps parameter and momentum, bit for bit; its
+    momentum starts at the first gradient that is not zero. This too is decided on the device.
     """
     waiting: list[tuple[_Bucket, list[Tensor], list[Tensor]]] = []
     with _no_autocast({member.parameter.device.type for member in members}):
@@ -114,7 +118,7 @@ class _Bucket:
     states: list[dict[str, Any]]
     settings: Mapping[str, Any]
     rule: StepRule
-    finite: list[Tensor] | None
+    moving: list[Tensor] | None
     stretch: int
 
     @property
@@ -130,6 +134,11 @@ class _Bucket:
     def is_first(self) -> bool:
         """Whether this is the first update of its parameters."""
         return bool(self.states[0]["updates"] == 0)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether its parameters are stacks of which each block moves, or not, on its own."""
+        return self.members[0].experts > 1
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -159,6 +168,7 @@ def _buckets(
             id(member.norm),
             parameter.dtype,
             parameter.device,
+            member.experts > 1,
             float(group["lr"]),
             group["momentum"],
             group["nesterov"],
@@ -184,12 +194,15 @@ def _bucket(
     finite: Mapping[int, Tensor] | None,
     stretch: int,
 ) -> _Bucket:
-    flags, settings = None, groups[members[0].group]
+    moving, settings = None, groups[members[0].group]
     if finite is not None:
         device = members[0].parameter.device
-        flags = [finite[member.layer].to(device, non_blocking=True) for member in members]
+        moving = [finite[member.layer].to(device, non_blocking=True) for member in members]
+    if members[0].experts > 1:
+        used = kernels.in_use([_gradient(member) for member in members])
+        moving = used if moving is None else [u & ok for u, ok in zip(used, moving, strict=True)]
     states = [state[member.parameter] for member in members]
-    return _Bucket(members, states, settings, settings.get("step_rule") or rule, flags, stretch)
+    return _Bucket(members, states, settings, settings.get("step_rule") or rule, moving, stretch)
 
 
 def _momentum(bucket: _Bucket) -> list[Tensor]:
@@ -198,13 +211,17 @@ def _momentum(bucket: _Bucket) -> list[Tensor]:
     if bucket.is_first and settings["momentum_start"] == "gradient":
         kernels.start_momentum(momenta, bucket.gradients)
         return momenta
-    return kernels.update_momentum(
+    experts = bucket.moving if bucket.has_experts else None
+    if experts is not None and settings["momentum_start"] == "gradient":
+        kernels.start_blocks(momenta, bucket.gradients, experts)
+    followed = kernels.update_momentum(
         momenta,
         bucket.gradients,
         momentum=settings["momentum"],
         nesterov=settings["nesterov"],
-        finite=bucket.finite,
+        moving=bucket.moving,
     )
+    return followed if experts is None else kernels.only(followed, experts)
 
 
 def _lengths(
@@ -231,7 +248,7 @@ def _move(bucket: _Bucket, units: list[Tensor], lengths: list[float | Tensor]) -
         units,
         lengths=float(lengths[0]) if same else lengths,
         decay=bucket.lr * bucket.settings["weight_decay"],
-        finite=bucket.finite,
+        moving=bucket.moving,
     )
 
 
@@ -260,7 +277,7 @@ def _adamw(bucket: _Bucket, settings: AdamW) -> None:
         betas=settings.betas,
         eps=settings.eps,
         decay=bucket.lr * bucket.settings["weight_decay"],
-        finite=bucket.finite,
+        moving=bucket.moving,
     )
 
 
