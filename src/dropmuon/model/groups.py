@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from dropmuon.checks import kind_of
-from dropmuon.model.layers import By, model_layers, numbered, owner_label
+from dropmuon.model.layers import By, model_layers, numbered
+from dropmuon.model.names import owner_label
 from dropmuon.model.policies import Choice, Policy, PolicyName, route, warn_of_guesses
 from dropmuon.model.roster import Member, Roster
 from dropmuon.norms import AdamW, Orthogonalize, by_name
@@ -26,11 +27,11 @@ def layer_groups(
 ) -> list[dict[str, Any]]:
     """Return parameter groups for `DropMuon`: one per layer and norm, with `layer` and `reason`.
 
-    `by` is "module" (each module that owns parameters), "block" (the items of the model's main
-    `ModuleList` or `Sequential`, with stem and head around them), or a callable of a parameter's
-    name and the parameter that returns a label. `example` is an input of the model: a tensor, a
-    tuple of positional or a dict of keyword arguments. Layers that are frozen as a whole are left
-    out unless `include_frozen`.
+    `by` is "module" (each module that owns parameters), "block" (the repeated items of its
+    `ModuleList`s and `Sequential`s in all towers and stages, with stem and head around them), or a
+    callable of a parameter's name and the parameter that returns a label. `example` is an input of
+    the model: a tensor, a tuple of positional or a mapping of keyword arguments. Layers that are
+    frozen as a whole are left out unless `include_frozen`.
     """
     roster = model_layers(model, by, example, include_frozen)
     route(roster.members(), policy, orthogonalize)

@@ -14,15 +14,16 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from dropmuon.checks import unknown_name, warn
+from dropmuon.model.blocks import block_labels
 from dropmuon.model.forward import first_uses
+from dropmuon.model.names import clean_name, owner_label, unwrap
 from dropmuon.model.roster import Member, Roster
 
-__all__ = ["By", "model_layers", "numbered", "owner_label"]
+__all__ = ["By", "model_layers", "numbered"]
 
 By = Literal["module", "block"] | Callable[[str, nn.Parameter], Hashable]
 
 _NEVER = 1 << 62
-_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 def model_layers(
@@ -53,10 +54,10 @@ def numbered(layers: Mapping[Hashable, Sequence[Member]]) -> Roster:
 
 def _members(model: nn.Module, example: Any) -> tuple[list[Member], set[Tensor]]:
     """Return every parameter once, at its earliest use, in order; and those never used."""
-    uses = first_uses(_unwrap(model), example) if example is not None else None
+    uses = first_uses(unwrap(model), example) if example is not None else None
     ranked: list[tuple[int, Member]] = []
     unreached: set[Tensor] = set()
-    for rank, places in enumerate(_places(_unwrap(model)).values()):
+    for rank, places in enumerate(_places(unwrap(model)).values()):
         first = places[0]
         if uses is not None:
             first = min(places, key=lambda place: uses.module_rank(place.module))
@@ -79,7 +80,7 @@ def _places(model: nn.Module) -> dict[int, list[Member]]:
     places: dict[int, list[Member]] = {}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            full = _clean_name(f"{path}.{name}" if path else name)
+            full = clean_name(f"{path}.{name}" if path else name)
             if is_lazy(parameter):
                 raise ValueError(
                     f"params has {full!r}, which has no shape yet; run the model once on an input "
@@ -96,7 +97,7 @@ def _labeller(model: nn.Module, by: By, members: Sequence[Member]) -> Callable[[
         raise _unknown_by(by)
     if by == "module":
         return lambda member: owner_label(member.name, member.module)
-    labels = _block_labels(_unwrap(model), [member.name for member in members])
+    labels = block_labels(unwrap(model), members)
     return lambda member: labels[member.name]
 
 
@@ -131,86 +132,3 @@ def _nothing_to_train(model: nn.Module, has_parameters: bool) -> str:
         f"params has nothing to optimize: all parameters of {kind} are frozen; "
         "call requires_grad_(True) on those to train"
     )
-
-
-def _block_labels(model: nn.Module, names: Sequence[str]) -> dict[str, str]:
-    """Return the label of each parameter, by name: its block, or the run before or after blocks.
-
-    What comes before the first block is the "stem", after the last the "head"; what lies between
-    blocks is named after its first module.
-    """
-    blocks = sorted((_clean_name(path) for path in _main_blocks(model)), key=len, reverse=True)
-    labels: dict[str, str] = {}
-    run: list[str] = []
-    seen_block = False
-
-    def close(label: str | None) -> None:
-        labels.update({name: label or owner_label(run[0]) for name in run})
-        run.clear()
-
-    for name in names:
-        block = next((b for b in blocks if name.startswith(b + ".")), None)
-        if block is None:
-            run.append(name)
-            continue
-        close(None if seen_block else "stem")
-        labels[name], seen_block = block, True
-    close("head" if seen_block else "stem")
-    return labels
-
-
-def _main_blocks(model: nn.Module) -> list[str]:
-    """Return the paths of the items of sibling containers that share the most parameters.
-
-    A candidate is all the items of the containers that one module holds (a ResNet has four
-    `Sequential`s side by side, a GPT one `ModuleList`). The best has many parameters and no item
-    that holds nearly all of them.
-    """
-    candidates = [_items(path, module) for path, module in model.named_modules()]
-    if isinstance(model, nn.ModuleList | nn.Sequential):
-        candidates.append(list(model.named_children()))
-    best = max(candidates, key=_spread)
-    if _spread(best) == 0:
-        raise ValueError(
-            'by="block" needs a ModuleList or Sequential with two or more items that hold '
-            f'parameters, and {type(model).__name__} has none; use by="module" or a callable'
-        )
-    return [path for path, _ in best]
-
-
-def _items(path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-    prefix = f"{path}." if path else ""
-    return [
-        (f"{prefix}{name}.{item_name}", item)
-        for name, child in module.named_children()
-        if isinstance(child, nn.ModuleList | nn.Sequential)
-        for item_name, item in child.named_children()
-    ]
-
-
-def _spread(items: list[tuple[str, nn.Module]]) -> int:
-    """Return how many parameters lie outside the largest item."""
-    sizes = [sum(p.numel() for p in item.parameters()) for _, item in items]
-    return sum(sizes) - max(sizes, default=0)
-
-
-def _unwrap(model: nn.Module) -> nn.Module:
-    """Return the user's own model inside DDP, DataParallel and torch.compile."""
-    while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            model = model.module
-        elif "_orig_mod" in model._modules:
-            model = model.get_submodule("_orig_mod")
-        else:
-            return model
-
-
-def _clean_name(name: str) -> str:
-    """Return a name without what DDP, FSDP, checkpointing and torch.compile add to it."""
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-
-
-def owner_label(name: str, module: nn.Module | None = None) -> str:
-    """Return the layer that owns a parameter: its qualified name without the last part."""
-    head = name.rpartition(".")[0].partition(".parametrizations.")[0]
-    return head or (type(module).__name__ if module is not None else name)
