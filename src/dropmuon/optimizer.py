@@ -18,8 +18,8 @@ from dropmuon.backward.parts import InParts, Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
 from dropmuon.checks import nonnegative_number, unknown_name, warn, whole_number
 from dropmuon.model.forward import Work
-from dropmuon.model.groups import make_groups, read_groups
-from dropmuon.model.layers import By
+from dropmuon.model.groups import Routing, find_in_model, make_groups, read_groups
+from dropmuon.model.layers import By, Structure
 from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
 from dropmuon.samplers.base import ActiveSet, active_set
@@ -90,7 +90,9 @@ class DropMuon(InParts, SavedOptimizer):
         truncate: False computes all gradients and skips only the updates of inactive layers;
             "refresh" uses those gradients too: every layer's momentum follows each of them, so that
             none is stale when its layer moves.
-        by, example: how a model is cut into layers, and an input to order them by execution.
+        by, example: how a model is cut into layers, and an input to order them by execution: a
+            tensor, a tuple of positional or a mapping of keyword arguments.
+        model: where `params` are groups or tensors, the model to find their layers and norms in.
         policy: norm per parameter: spectral (the paper's), muon, scion, euclidean, sign, or a
             callable of a `policies.Member`.
         orthogonalize: newton-schulz, svd, cubic, polar-express, coefficients, or a callable.
@@ -101,6 +103,8 @@ class DropMuon(InParts, SavedOptimizer):
         foreach: False moves parameters one by one: slower, with less peak memory.
         error_if_nonfinite: raise on a NaN or infinite gradient instead of skipping its layer.
     """
+
+    _structure: Structure | None = None  # copies have none
 
     def __init__(
         self,
@@ -123,6 +127,7 @@ class DropMuon(InParts, SavedOptimizer):
         truncate: bool | Literal["refresh"] = True,
         by: By = "module",
         example: Any = None,
+        model: nn.Module | None = None,
         policy: PolicyName | Policy = "spectral",
         orthogonalize: norms.Orthogonalize = "newton-schulz",
         adamw_lr: float = 3e-4,
@@ -156,7 +161,7 @@ class DropMuon(InParts, SavedOptimizer):
         }
         check_group(defaults)
         nonnegative_number("adamw_lr", adamw_lr)
-        self._routing = (policy, orthogonalize, adamw_lr)
+        self._routing = Routing(policy, orthogonalize, float(lr), adamw_lr)
         self._obstacle: str | None = None
         self._full_depth = 0
         self._short_steps = 0
@@ -168,11 +173,12 @@ class DropMuon(InParts, SavedOptimizer):
         self._warned: set[str] = set()
         self._finalizer: weakref.finalize[..., Any] | None = None
         self.roster = Roster((), ())
-        if isinstance(params, nn.Module):
-            self._obstacle = obstacle(params)
+        whole = params if isinstance(params, nn.Module) else model
+        if whole is not None:
+            self._obstacle = obstacle(whole)
             if truncate is True and not isinstance(self.sampler, samplers.Full):
-                self.truncate = can_truncate(params)
-        groups, members = make_groups(params, by, example, policy, orthogonalize)
+                self.truncate = can_truncate(whole)
+        groups, members, self._structure = make_groups(params, by, example, self._routing, model)
         super().__init__(groups, defaults)
         self._arrange(members)
 
@@ -424,32 +430,48 @@ class DropMuon(InParts, SavedOptimizer):
     # Setting up, saving and loading
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters: to an existing layer, or as new last layers. The next step is full."""
-        _, orthogonalize, adamw_lr = self._routing
-        if param_group.get("norm") is not None:
-            param_group["norm"] = norms.by_name(param_group["norm"], orthogonalize)
-            if isinstance(param_group["norm"], norms.AdamW):
-                param_group.setdefault("lr", adamw_lr)
-        if param_group.get("step_rule") is not None:
-            rule = or_default(param_group["step_rule"])
-            check_turns(self.draws.turns, rule)
-            given = param_group.get("momentum")
-            param_group["momentum"] = momentum_or_default(given, rule, self.defaults["momentum"])
-        check_group({**self.defaults, **param_group})
-        super().add_param_group(param_group)
-        if len(self.roster) == 0:
-            return
+        """Add parameters: to an existing layer, or as new layers. The next step is full.
+
+        Parameters of the model that the optimizer was made for get the layers, norms and names that
+        they would have had from the start; new layers of other parameters come last.
+        """
+        pieces, count = [param_group], len(self.param_groups)
+        if len(self.roster) and self._structure is not None and isinstance(param_group, dict):
+            pieces = find_in_model(pieces, self._structure, self._routing, self.param_groups)
         members = {member.parameter: member for member in self.roster.members()}
         try:
-            self._arrange(members)
+            for piece in pieces:
+                self._complete(piece)
+                super().add_param_group(piece)
+            if len(self.roster):
+                self._arrange({**self._known, **members})
         except BaseException:
-            self.param_groups.pop()
-            self.roster = read_groups(self.param_groups, members, *self._routing[:2])
+            del self.param_groups[count:]
+            if len(self.roster):
+                self.roster = self._read(members)
             raise
+
+    def _complete(self, group: dict[str, Any]) -> None:
+        """Resolve and check the settings of a group."""
+        self._routing.complete(group)
+        if group.get("step_rule") is not None:
+            rule = or_default(group["step_rule"])
+            check_turns(self.draws.turns, rule)
+            given = group.get("momentum")
+            group["momentum"] = momentum_or_default(given, rule, self.defaults["momentum"])
+        check_group({**self.defaults, **group})
+
+    @property
+    def _known(self) -> dict[Tensor, Member]:
+        """Records of all parameters of the model, where it is known."""
+        return {} if self._structure is None else self._structure.records
+
+    def _read(self, members: dict[Tensor, Member]) -> Roster:
+        return read_groups(self.param_groups, members, self._routing, self._structure)
 
     def _arrange(self, members: dict[Tensor, Member]) -> None:
         """Read the layers off the groups; the next step moves all of them."""
-        roster = read_groups(self.param_groups, members, *self._routing[:2])
+        roster = self._read(members)
         self.sampler.check(len(roster))
         for rule in (self.step_rule, *(group.get("step_rule") for group in self.param_groups)):
             if rule is not None:
@@ -477,6 +499,13 @@ class DropMuon(InParts, SavedOptimizer):
             end = weakref.WeakMethod(self._end_part)
             members = ((member.parameter, member.layer) for member in self.roster.members())
             self._parts.watch(members, lambda: _call(end))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where a state was saved. A state that does not fit changes nothing."""
+        own = {member.parameter: member for member in self.roster.members()}
+        if {p for group in self.param_groups for p in group["params"]} != own.keys():
+            self._arrange({**self._known, **own})  # frameworks replace groups when they resume
+        super().load_state_dict(state_dict)
 
     def _own_state(self) -> dict[str, Any]:
         """Return what the next draw depends on; see `SavedOptimizer`."""

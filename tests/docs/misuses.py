@@ -130,6 +130,12 @@ def ddp_that_expects_all_gradients() -> None:
             optimizer.step()
 
 
+def decayed_and_not(model: nn.Module) -> list[dict[str, Any]]:
+    parameters = list(model.parameters())
+    matrices = [each for each in parameters if each.ndim > 1]
+    return [{"params": matrices}, {"params": [each for each in parameters if each.ndim < 2]}]
+
+
 def rule_group(rule: Any) -> dict[str, Any]:
     return {"params": [Parameter(torch.ones(2, 2))], "step_rule": rule}
 
@@ -180,6 +186,21 @@ MISUSES = [
         lambda: DropMuon([torch.zeros(2, dtype=torch.int64)]),
     ),
     warned("tied-parameter", "one tied parameter: .* moves with", lambda: DropMuon(tied())),
+    warned(
+        "groups-without-order",
+        "order is not that of the model, .* model=model",
+        lambda: DropMuon(decayed_and_not(make_model())),
+    ),
+    value(
+        "two-models",
+        "params is a model, Sequential, itself; leave out one",
+        lambda: make(model=make_model()),
+    ),
+    value(
+        "added-without-a-name",
+        r"of shape \(2,\) that is not in the model; give it as a pair",
+        lambda: make().add_param_group({"params": [Parameter(torch.ones(2))]}),
+    ),
     # numbers
     value(
         "negative-lr", "lr must be a finite number of at least 0, got -0.1", lambda: make(lr=-0.1)

@@ -141,6 +141,14 @@ def test_numbered_children_are_a_list_where_there_is_no_other():
     assert names(Numbered(), by="block") == ["stem", "s1.b1", "s1.b2", "s2.b1", "s2.b2", "head"]
 
 
+def test_numbered_children_come_before_a_small_list_inside_another_child():
+    model = nn.Module()
+    model.inc = nn.Module()
+    model.inc.convs = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4))
+    model.down1, model.down2, model.up1, model.up2 = (Block() for _ in range(4))
+    assert names(model, by="block") == ["stem", "down1", "down2", "up1", "up2"]
+
+
 class Experts(nn.Module):
     """Attention beside a list of experts, which are alike but no blocks of a stage."""
 

@@ -159,22 +159,19 @@ class _Tower:
 def _main_towers(model: nn.Module) -> list[_Tower]:
     """Return the towers of a model: those of blocks, and the lists with most of the parameters.
 
-    The latter alone decide where there is at most one tower, without stages: then all lists that
-    stand side by side count, such as the four `Sequential`s of a ResNet.
+    Where no list has blocks, the latter alone decide, and others of their size, unless numbered
+    children have more of the parameters. (The four `Sequential`s of a ResNet have.)
     """
-    ways = (_containers, _numbered)
-    lists = next((way for way in ways if any(True for _ in _towers("", model, way))), _containers)
-    found = list(_towers("", model, lists))
+    named = list(_towers("", model, _containers))
+    lists, found = (_containers, named) if named else (_numbered, [*_towers("", model, _numbered)])
     towers = [_Tower(tower.path, _without_stages(tower.items, lists)) for tower in found]
     outside = [each for each in _all_lists(model) if not any(t.holds(each.path) for t in found)]
     best = max(outside, key=lambda tower: tower.spread, default=_Tower("", []))
-    if best.spread > 0:
-        if not any(map(best.overlaps, towers)):
-            towers.append(best)
-        elif len(found) == 1 and towers == found:
-            towers = [best]
-    if best.spread > 0 and not found:
-        towers += _apart([each for each in outside if 2 * each.spread >= best.spread], towers)
+    if named and best.spread > 0:
+        towers += _apart([best], towers)
+    elif best.spread > sum(tower.spread for tower in found):
+        of_a_size = [each for each in outside if 2 * each.spread >= best.spread]
+        towers = [best, *_apart(of_a_size, [best])]
     if not towers:
         raise ValueError(
             'by="block" needs a ModuleList or Sequential with two or more items that hold '
@@ -184,7 +181,7 @@ def _main_towers(model: nn.Module) -> list[_Tower]:
 
 
 def _apart(candidates: Iterable[_Tower], towers: Sequence[_Tower]) -> Iterator[_Tower]:
-    """Iterate over the candidates that overlap neither with towers nor with one another."""
+    """Iterate over the candidates that overlap neither with towers nor with larger candidates."""
     kept = list(towers)
     for each in sorted(candidates, key=lambda tower: -tower.spread):
         if not any(map(each.overlaps, kept)):

@@ -7,6 +7,7 @@ never what is computed: see `backward.flags`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from dropmuon.model.forward import first_uses
 from dropmuon.model.names import clean_name, owner_label, unwrap
 from dropmuon.model.roster import Member, Roster
 
-__all__ = ["By", "model_layers", "numbered"]
+__all__ = ["By", "Structure", "model_layers", "numbered"]
 
 By = Literal["module", "block"] | Callable[[str, nn.Parameter], Hashable]
 
@@ -30,18 +31,66 @@ def model_layers(
     model: nn.Module, by: By = "module", example: Any = None, include_frozen: bool = False
 ) -> Roster:
     """Return the layers of a model, in order; norms are not chosen yet."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
-    members, unreached = _members(model, example)
-    label = _labeller(model, by, members)
-    layers: dict[Hashable, list[Member]] = {}
-    for member in members:
-        layers.setdefault(label(member), []).append(member)
-    if not include_frozen:
-        layers = {name: own for name, own in layers.items() if any(m.is_wanted for m in own)}
-    if not layers:
-        raise ValueError(_nothing_to_train(model, has_parameters=bool(members)))
-    return numbered(_adopt_unreached(layers, unreached))
+    return Structure(model, by, example).roster(include_frozen)
+
+
+class Structure:
+    """Where every parameter of a model belongs, including what is frozen and may be added later."""
+
+    def __init__(self, model: nn.Module, by: By = "module", example: Any = None) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
+        self._model, self._by = model, by
+        found, self._unreached = _members(model, example)
+        self._layers = _labelled(model, by, found)
+        self._order = list(map(str, self._layers))
+        self._places = {
+            member.parameter: (str(label), member)
+            for label, own in self._layers.items()
+            for member in own
+        }
+
+    def roster(self, include_frozen: bool = False) -> Roster:
+        """Return the layers, without those that are frozen as a whole unless asked for."""
+        layers = {
+            label: own
+            for label, own in self._layers.items()
+            if include_frozen or any(member.is_wanted for member in own)
+        }
+        if not layers:
+            raise ValueError(_nothing_to_train(self._model, has_parameters=bool(self._places)))
+        return numbered(_adopt_unreached(layers, self._unreached))
+
+    def place(self, parameter: object) -> tuple[str, Member] | None:
+        """Return the layer and the record of a parameter, if it is one of the model's.
+
+        The model may have grown since: then it is read again, in order of registration.
+        """
+        if not isinstance(parameter, Tensor):
+            return None
+        if parameter not in self._places and any(parameter is p for p in self._model.parameters()):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what was to be said has been said before
+                self._grow(Structure(self._model, self._by))
+        return self._places.get(parameter)
+
+    def position(self, layer: Hashable) -> int:
+        """Return where a layer is in the order of layers; what is not of the model comes last."""
+        return self._order.index(layer) if layer in self._order else len(self._order)
+
+    @property
+    def records(self) -> dict[Tensor, Member]:
+        """The record of every parameter, by the parameter."""
+        return {parameter: member for parameter, (_, member) in self._places.items()}
+
+    def _grow(self, other: Structure) -> None:
+        """Take over the places of new parameters; their layers follow those that precede them."""
+        self._places = {**other._places, **self._places}
+        for index, layer in enumerate(other._order):
+            if layer not in self._order:
+                before = [each for each in other._order[:index] if each in self._order]
+                at = self._order.index(before[-1]) + 1 if before else 0
+                self._order.insert(at, layer)
 
 
 def numbered(layers: Mapping[Hashable, Sequence[Member]]) -> Roster:
@@ -88,6 +137,14 @@ def _places(model: nn.Module) -> dict[int, list[Member]]:
                 )
             places.setdefault(id(parameter), []).append(Member(full, parameter, module))
     return places
+
+
+def _labelled(model: nn.Module, by: By, members: Sequence[Member]) -> dict[Hashable, list[Member]]:
+    label = _labeller(model, by, members)
+    layers: dict[Hashable, list[Member]] = {}
+    for member in members:
+        layers.setdefault(label(member), []).append(member)
+    return layers
 
 
 def _labeller(model: nn.Module, by: By, members: Sequence[Member]) -> Callable[[Member], Hashable]:

@@ -84,9 +84,11 @@ class SavedOptimizer(Optimizer):
         _check_fit(saved, self.param_groups, self.roster, repr(self.sampler), self.parts)
         defaults = dict(self.defaults)
         kept = [{key: g.get(key) for key in {*_OBJECTS, "layer"}} for g in self.param_groups]
+        names = [group.get("name") for group in self.param_groups]
         super().load_state_dict({key: value for key, value in saved.items() if key != KEY})
-        for group, mine in zip(self.param_groups, kept, strict=True):
+        for group, mine, name in zip(self.param_groups, kept, names, strict=True):
             group.update({key: value for key, value in mine.items() if key in group})
+            group.update({} if name is None else {"name": name})
             for key, value in defaults.items():
                 group.setdefault(key, value)
         for parameter, state in self.state.items():
