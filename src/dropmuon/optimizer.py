@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,7 @@ _COPIED = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
     *("_routing", "_obstacle", "_flags", "_full_depth", "_short_steps", "_warned"),
     *("_steps", "_parts", "_moving", "_has_gradient", "_skipped", "_adaptation"),
+    "_released",
 }
 """Attributes that a copy or a pickle keeps, besides those of every optimizer."""
 
@@ -105,6 +106,7 @@ class DropMuon(InParts, SavedOptimizer):
     """
 
     _structure: Structure | None = None  # copies have none
+    _released = False
 
     def __init__(
         self,
@@ -252,6 +254,27 @@ class DropMuon(InParts, SavedOptimizer):
             self._full_depth -= 1
             self._freeze()
 
+    def release(self) -> None:
+        """Give all flags back: what only this optimizer froze is trainable again, for good.
+
+        Call it when training is over, before another optimizer is made or the model is handed on.
+        It may be called twice. Taking a step after it is an error; `with optimizer:` takes the
+        flags back, until the end of the block.
+        """
+        self._released = True
+        self._parts.unwatch()
+        self._flags.observe()
+        self._flags.release()
+
+    def __enter__(self) -> Self:
+        self._released = False
+        self._watch()
+        self._freeze()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.release()
+
     # The step
 
     @torch.no_grad()
@@ -261,6 +284,11 @@ class DropMuon(InParts, SavedOptimizer):
         As with every torch optimizer, existing gradients are followed, however old, and a step
         without any changes nothing.
         """
+        if self._released:
+            raise RuntimeError(
+                "step() came after release(), which gave all flags back; take steps inside of "
+                "'with optimizer:', or use full() to make everything trainable for a while"
+            )
         if closure is None and self.updates_per_batch > 1:
             raise ValueError(
                 f"updates_per_batch={self.updates_per_batch} needs step(closure): a function that "
@@ -409,7 +437,8 @@ class DropMuon(InParts, SavedOptimizer):
         self._parts.replace(
             joined(each, self._can_have_gradient, len(self.layers)) for each in self._parts.sets
         )
-        self._flags.apply(self.active if self.truncate is True else self._all)
+        freezes = self.truncate is True and not self._released
+        self._flags.apply(self.active if freezes else self._all)
 
     def _no_gradient(self) -> str:
         names = ", ".join(repr(self.layers[layer]) for layer in self.active[:3])
@@ -495,7 +524,7 @@ class DropMuon(InParts, SavedOptimizer):
 
     def _watch(self) -> None:
         """Detect the ends of backwards, where a step has several parts."""
-        if self.parts > 1:
+        if self.parts > 1 and not self._released:
             end = weakref.WeakMethod(self._end_part)
             members = ((member.parameter, member.layer) for member in self.roster.members())
             self._parts.watch(members, lambda: _call(end))

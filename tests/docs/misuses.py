@@ -57,6 +57,14 @@ def step_with_sparse_gradient() -> None:
     optimizer.step()
 
 
+def step_after_release() -> None:
+    model = make_model()
+    with DropMuon(model) as optimizer:
+        pass
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+
+
 def step_with_nan() -> None:
     model = make_model()
     optimizer = DropMuon(model, error_if_nonfinite=True)
@@ -397,6 +405,7 @@ MISUSES = [
     ),
     # steps
     runtime("sparse-gradient", "'0.weight' is sparse, .* sparse=False", step_with_sparse_gradient),
+    runtime("step-after-release", r"after release\(\), .* 'with optimizer:'", step_after_release),
     runtime("nonfinite-gradient", "gradient of '0', .* error_if_nonfinite", step_with_nan),
     value(
         "updates-without-closure",
