@@ -14,7 +14,7 @@ from torch.optim.optimizer import ParamsT
 
 from dropmuon import norms, samplers
 from dropmuon.backward.flags import Flags, can_truncate
-from dropmuon.backward.parts import InParts, Parts, check_parts
+from dropmuon.backward.parts import Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
 from dropmuon.checks import nonnegative_number, unknown_name, warn, whole_number
 from dropmuon.model.forward import Work
@@ -26,8 +26,10 @@ from dropmuon.samplers.base import ActiveSet, active_set
 from dropmuon.step.adaptation import Adaptation
 from dropmuon.step.draws import Draws, FullStart, check_windows, joined
 from dropmuon.step.moves import new_state, screen, screens_on_host, take_step
+from dropmuon.step.overview import Overview
 from dropmuon.step.rules import StepRule, momentum_or_default, or_default
 from dropmuon.step.state import SavedOptimizer, check_group
+from dropmuon.step.tally import Tally
 from dropmuon.step.turns import assign_turns, check_turns, stretch
 
 __all__ = ["DropMuon"]
@@ -35,7 +37,7 @@ __all__ = ["DropMuon"]
 _COPIED = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
     *("_routing", "_obstacle", "_flags", "_full_depth", "_short_steps", "_warned"),
-    *("_steps", "_parts", "_moving", "_has_gradient", "_skipped", "_adaptation"),
+    *("_steps", "_parts", "_moving", "_has_gradient", "_tally", "_adaptation"),
     "_released",
 }
 """Attributes that a copy or a pickle keeps, besides those of every optimizer."""
@@ -47,7 +49,7 @@ _DRAWS = ("seed", "resample_every", "total_steps", "full_start", "full_step", "t
 """Settings of the draws that a saved state restores."""
 
 
-class DropMuon(InParts, SavedOptimizer):
+class DropMuon(Overview, SavedOptimizer):
     r"""Drop-Muon: move a random set of layers per step, and let backward stop at the lowest.
 
     .. math::
@@ -171,7 +173,7 @@ class DropMuon(InParts, SavedOptimizer):
         self._moving: ActiveSet | None = None
         self._adaptation: Adaptation | None = None
         self._has_gradient: dict[int, bool] = {}
-        self._skipped: dict[str, Tensor] = {}
+        self._tally = Tally()
         self._warned: set[str] = set()
         self._finalizer: weakref.finalize[..., Any] | None = None
         self.roster = Roster((), ())
@@ -187,16 +189,6 @@ class DropMuon(InParts, SavedOptimizer):
     # For users to read
 
     @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of the layers, in order."""
-        return self.roster.names
-
-    @property
-    def sampler(self) -> samplers.Sampler:
-        """The distribution that active sets are drawn from."""
-        return self.draws.sampler
-
-    @property
     def active(self) -> ActiveSet:
         """Indices of the layers that the next backward is for."""
         return self._all if self._full_depth else self._parts.current
@@ -209,26 +201,6 @@ class DropMuon(InParts, SavedOptimizer):
         measures it.
         """
         return None if self._adaptation is None else self._adaptation.ratios
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """How often each layer was skipped because of a gradient that was not finite."""
-        counts = {name: int(count) for name, count in self._skipped.items()}
-        return {name: count for name, count in counts.items() if count}
-
-    def describe(self) -> str:
-        """Return a table of layers, parameters, shapes, norms and why each norm was chosen."""
-        title = f"DropMuon: {len(self.layers)} layers, sampler {self.sampler!r}"
-        if self.parts > 1:
-            expected = self.sampler.expected_parts(len(self.layers), self.parts)
-            counts = ", ".join(f"{count:.3g}" for count in expected)
-            title += f"; active in {counts} of {self.parts} parts"
-        if self.draws.turns > 1:
-            title += f"; matrices move in one of {self.draws.turns} turns"
-        return self.roster.table(title)
-
-    def __str__(self) -> str:
-        return self.describe()
 
     # For users to set
 
@@ -325,11 +297,12 @@ class DropMuon(InParts, SavedOptimizer):
         self._start(members)
         on_host = self.error_if_nonfinite or screens_on_host(members, self.state)
         kept, finite, hit = screen(members, on_host=on_host)
-        self._count_skipped(hit)
+        self._refuse(hit)
         turn = self.draws.turn_at(self._steps)
         rule = self.step_rule
         of_turn = partial(stretch, moving=moving, turn=turn, turns=self.draws.turns)
         take_step(kept, self.param_groups, self.state, rule, moving, finite, of_turn)
+        self._tally.count(self.layers, {member.layer for member in kept} & {*moving}, hit)
         self._note_gradients(followed, {member.layer for member in members})
         return active
 
@@ -416,16 +389,14 @@ class DropMuon(InParts, SavedOptimizer):
             if not self.state[member.parameter]:
                 self.state[member.parameter].update(new_state(member))
 
-    def _count_skipped(self, hit: dict[int, Tensor]) -> None:
+    def _refuse(self, hit: dict[int, Tensor]) -> None:
+        """Raise RuntimeError where layers that are not finite are errors."""
         if hit and self.error_if_nonfinite:
             names = ", ".join(repr(self.layers[layer]) for layer in sorted(hit))
             raise RuntimeError(
                 f"the gradient of {names} is not finite; nothing moved. Lower lr, clip gradients, "
                 "or leave error_if_nonfinite at False to skip such layers"
             )
-        for layer, count in hit.items():
-            name = self.layers[layer]
-            self._skipped[name] = self._skipped[name] + count if name in self._skipped else count
 
     @property
     def _all(self) -> ActiveSet:
@@ -546,7 +517,7 @@ class DropMuon(InParts, SavedOptimizer):
             "moving": None if self._moving is None else list(self._moving),
             "adaptation": None if self._adaptation is None else self._adaptation.state(),
             "has_gradient": [self._has_gradient.get(layer) for layer in self._all],
-            "skipped": self.skipped,
+            **self._tally.state(self.layers),
         }
 
     def _load_own_state(self, own: Mapping[str, Any]) -> None:
@@ -563,7 +534,7 @@ class DropMuon(InParts, SavedOptimizer):
         self._moving = None if own["moving"] is None else tuple(own["moving"])
         found = enumerate(own["has_gradient"])
         self._has_gradient = {layer: known for layer, known in found if known is not None}
-        self._skipped = {name: torch.tensor(count) for name, count in own["skipped"].items()}
+        self._tally.load(own)
         self._freeze()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -125,8 +125,17 @@ class Roster:
         for layer in self.layers:
             yield from layer
 
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """What the cells of a row are."""
+        return _HEADERS
+
     def table(self, title: str) -> str:
-        """Return the roster as text: one row per layer and norm, a layer's name printed once."""
+        """Return the roster as text."""
+        return f"{title}\n\n{aligned(self.headers, self.rows())}"
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return one row per layer and norm, with a layer's name in its first row only."""
         rows: list[tuple[str, ...]] = []
         for name, layer in zip(self.names, self.layers, strict=True):
             alike: dict[tuple[str, str], list[Member]] = {}
@@ -134,7 +143,7 @@ class Roster:
                 alike.setdefault((str(member.norm), member.reason), []).append(member)
             for n, ((norm, reason), members) in enumerate(alike.items()):
                 rows.append(("" if n else name, *_parameters(name, members), norm, reason))
-        return f"{title}\n\n{aligned(_HEADERS, rows)}"
+        return rows
 
 
 def _parameters(layer: str, members: Sequence[Member]) -> tuple[str, str]:

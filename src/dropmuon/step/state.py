@@ -19,12 +19,12 @@ from dropmuon.samplers import Sampler
 __all__ = ["SavedOptimizer", "check_group"]
 
 KEY = "dropmuon"
-VERSION = 4
+VERSION = 5
 
 _FIELDS = {
     *("version", "layers", "sampler", "seed", "resample_every", "total_steps", "full_start"),
     *("steps", "full_step", "turns", "parts", "active", "adaptation", "has_gradient", "skipped"),
-    "moving",
+    *("moving", "moves"),
 }
 _STARTS = ("gradient", "zero")
 _OBJECTS = {"norm", "step_rule"}
@@ -129,12 +129,14 @@ def _upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
     if own.get("version") == 2:
         own |= {"version": 3, "turns": 1, "adaptation": None}
     if own.get("version") == 3:
-        own |= {"version": VERSION, "moving": None}
+        own |= {"version": 4, "moving": None}
+    if own.get("version") == 4:
+        own |= {"version": VERSION, "moves": {}}
     return {**saved, KEY: own}
 
 
 _IN_ALL_VERSIONS = _FIELDS - {
-    *("full_step", "turns", "parts", "adaptation", "has_gradient", "moving")
+    *("full_step", "turns", "parts", "adaptation", "has_gradient", "moving", "moves")
 }
 
 
