@@ -16,17 +16,19 @@ from dropmuon import norms, samplers
 from dropmuon.backward.flags import Flags, can_truncate
 from dropmuon.backward.parts import Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
-from dropmuon.checks import nonnegative_number, unknown_name, warn, whole_number
+from dropmuon.checks import unknown_name, warn, whole_number
 from dropmuon.model.forward import Work
-from dropmuon.model.groups import Routing, find_in_model, make_groups, read_groups
+from dropmuon.model.groups import find_in_model, make_groups, read_groups
 from dropmuon.model.layers import By, Structure
 from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
+from dropmuon.model.routing import Routing
 from dropmuon.samplers.base import ActiveSet, active_set
 from dropmuon.step.adaptation import Adaptation
 from dropmuon.step.draws import Draws, FullStart, check_windows, joined
 from dropmuon.step.moves import new_state, screen, screens_on_host, take_step
 from dropmuon.step.overview import Overview
+from dropmuon.step.rates import ADAMW_LR, OVERWRITTEN, adamw_apart, check_adamw, overwritten
 from dropmuon.step.rules import StepRule, momentum_or_default, or_default
 from dropmuon.step.state import SavedOptimizer, check_group
 from dropmuon.step.tally import Tally
@@ -100,6 +102,8 @@ class DropMuon(Overview, SavedOptimizer):
             callable of a `policies.Member`.
         orthogonalize: newton-schulz, svd, cubic, polar-express, coefficients, or a callable.
         adamw_lr: learning rate of the parameters that policy "muon" gives to AdamW.
+        adamw_ratio: the same as a ratio of `lr`, in place of `adamw_lr`: then all groups have the
+            same `lr`, and a scheduler that sets it for all of them keeps the proportion.
         step_rule: a `rules.StepRule`; by default a step has length lr in its layer's norm. A group
             may have its own: `norm="euclidean"` with `rules.Sharp()` moves it along the gradient
             itself, without the cost :math:`c_i^\sharp` of an LMO.
@@ -109,6 +113,7 @@ class DropMuon(Overview, SavedOptimizer):
 
     _structure: Structure | None = None  # copies have none
     _released = False
+    _adamw_start: float | None = None
 
     def __init__(
         self,
@@ -134,7 +139,8 @@ class DropMuon(Overview, SavedOptimizer):
         model: nn.Module | None = None,
         policy: PolicyName | Policy = "spectral",
         orthogonalize: norms.Orthogonalize = "newton-schulz",
-        adamw_lr: float = 3e-4,
+        adamw_lr: float = ADAMW_LR,
+        adamw_ratio: float | None = None,
         step_rule: StepRule | None = None,
         foreach: bool = True,
         error_if_nonfinite: bool = False,
@@ -164,8 +170,8 @@ class DropMuon(Overview, SavedOptimizer):
             "step_rule": None,
         }
         check_group(defaults)
-        nonnegative_number("adamw_lr", adamw_lr)
-        self._routing = Routing(policy, orthogonalize, float(lr), adamw_lr)
+        check_adamw(adamw_lr, adamw_ratio)
+        self._routing = Routing(policy, orthogonalize, float(lr), adamw_lr, adamw_ratio)
         self._obstacle: str | None = None
         self._full_depth = 0
         self._short_steps = 0
@@ -192,15 +198,6 @@ class DropMuon(Overview, SavedOptimizer):
     def active(self) -> ActiveSet:
         """Indices of the layers that the next backward is for."""
         return self._all if self._full_depth else self._parts.current
-
-    @property
-    def noise(self) -> tuple[float, ...] | None:
-        """The noise-to-signal ratio of each layer's gradient over a whole batch, as measured last.
-
-        Squared noise over squared norm; NaN before the first measurement. Only an adaptive sampler
-        measures it.
-        """
-        return None if self._adaptation is None else self._adaptation.ratios
 
     # For users to set
 
@@ -314,6 +311,8 @@ class DropMuon(Overview, SavedOptimizer):
         if self._steps == self.draws.full_step and moved != self._all:
             self.draws.make_full(self._steps + 1)
         self._warn_of_short_steps()
+        if self._adamw_start is not None and overwritten(self.param_groups, self._adamw_start):
+            self._warn_once("rates", OVERWRITTEN)
         if self._adaptation is not None and self._parts.meter is not None:
             self._adaptation.learn(self._steps, self._parts.meter, self.draws.turns)
         self._steps += 1
@@ -478,6 +477,7 @@ class DropMuon(Overview, SavedOptimizer):
                 rule.check(len(roster))
         self.roster = roster
         assign_turns(list(roster.members()), self.draws.turns, self.draws.seed)
+        self._adamw_start = adamw_apart(self.param_groups)
         self._flags = Flags([[(m.parameter, m.owner) for m in layer] for layer in roster.layers])
         self._has_gradient = {}
         if self._steps > 0:
@@ -500,12 +500,11 @@ class DropMuon(Overview, SavedOptimizer):
             members = ((member.parameter, member.layer) for member in self.roster.members())
             self._parts.watch(members, lambda: _call(end))
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where a state was saved. A state that does not fit changes nothing."""
+    def _reread(self) -> None:
+        """Follow the groups, which frameworks replace when they resume a run with added layers."""
         own = {member.parameter: member for member in self.roster.members()}
         if {p for group in self.param_groups for p in group["params"]} != own.keys():
-            self._arrange({**self._known, **own})  # frameworks replace groups when they resume
-        super().load_state_dict(state_dict)
+            self._arrange({**self._known, **own})
 
     def _own_state(self) -> dict[str, Any]:
         """Return what the next draw depends on; see `SavedOptimizer`."""

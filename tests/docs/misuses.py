@@ -57,6 +57,14 @@ def step_with_sparse_gradient() -> None:
     optimizer.step()
 
 
+def one_cycle_of_muon() -> None:
+    model = make_model()
+    optimizer = DropMuon(model, lr=0.02, policy="muon")
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.02, total_steps=9)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+
+
 def step_after_release() -> None:
     model = make_model()
     with DropMuon(model) as optimizer:
@@ -231,6 +239,17 @@ MISUSES = [
     value("negative-seed", r"seed must .* got -1", lambda: make(seed=-1)),
     value("fractional-seed", r"seed must be a whole number .* got 1.5", lambda: make(seed=1.5)),
     value("negative-adamw-lr", "adamw_lr must", lambda: make(policy="muon", adamw_lr=-1.0)),
+    value("negative-adamw-ratio", "adamw_ratio must", lambda: make(adamw_ratio=-1.0)),
+    value(
+        "two-rates-of-adamw",
+        "adamw_lr=0.001 and adamw_ratio=0.1 are both",
+        lambda: make(policy="muon", adamw_lr=0.001, adamw_ratio=0.1),
+    ),
+    value(
+        "negative-lr-ratio",
+        "lr_ratio must be a finite number of at least 0, got -1",
+        lambda: DropMuon([{"params": [Parameter(torch.ones(2, 2))], "lr_ratio": -1}]),
+    ),
     # names
     value("unknown-sampler", "sampler must .* mean 'uniform'", lambda: make(sampler="unifrom")),
     value("unknown-policy", "policy must .* mean 'spectral'", lambda: make(policy="spectrl")),
@@ -481,6 +500,7 @@ MISUSES = [
         "one entry per layer, 3, got 2",
         lambda: make(sampler=samplers.Shares([0.5, 1.0])),
     ),
+    warned("one-maximum-for-adamw", "raised to that of the norms", one_cycle_of_muon),
     warned("too-few-backwards", "after 1 of 2 parts, 2 times in a row", too_few_backwards),
     warned("step-after-zero-grad", "no gradient", step_after_zero_grad),
     warned(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,34 +10,12 @@ from torch import Tensor, nn
 from dropmuon.checks import kind_of, warn
 from dropmuon.model.layers import By, Structure, model_layers, numbered
 from dropmuon.model.names import owner_label
-from dropmuon.model.policies import Choice, Policy, PolicyName, route, warn_of_guesses
+from dropmuon.model.policies import Policy, PolicyName, route, warn_of_guesses
 from dropmuon.model.roster import Member, Roster
-from dropmuon.norms import AdamW, Norm, Orthogonalize, by_name
+from dropmuon.model.routing import Routing, as_groups
+from dropmuon.norms import AdamW, Orthogonalize, by_name
 
-__all__ = ["Routing", "find_in_model", "layer_groups", "make_groups", "read_groups"]
-
-
-@dataclass(frozen=True)
-class Routing:
-    """How parameters get their norms, and those on AdamW their learning rate."""
-
-    policy: PolicyName | Policy
-    orthogonalize: Orthogonalize
-    lr: float
-    adamw_lr: float
-
-    def complete(self, group: dict[str, Any]) -> None:
-        """Resolve the norm of a group; give AdamW its learning rate unless the group has one."""
-        if group.get("norm") is not None:
-            group["norm"] = by_name(group["norm"], self.orthogonalize)
-            if isinstance(group["norm"], AdamW):
-                group.setdefault("lr", self.adamw_lr)
-
-    def rate_of(self, norm: Norm | AdamW, lr: float) -> dict[str, float]:
-        """Return the learning rate of a norm where that of all norms is `lr`."""
-        if not isinstance(norm, AdamW):
-            return {"lr": lr}
-        return {"lr": lr * self.adamw_lr / self.lr if self.lr else self.adamw_lr}
+__all__ = ["find_in_model", "layer_groups", "make_groups", "read_groups"]
 
 
 def layer_groups(
@@ -60,7 +36,7 @@ def layer_groups(
     """
     roster = model_layers(model, by, example, include_frozen)
     route(roster.members(), policy, orthogonalize)
-    return _as_groups(zip(roster.names, roster.layers, strict=True))
+    return as_groups(zip(roster.names, roster.layers, strict=True))
 
 
 def make_groups(
@@ -97,7 +73,7 @@ def make_groups(
         roster = _named_layers(items)
     route(roster.members(), routing.policy, routing.orthogonalize)
     warn_of_guesses(roster.members(), routing.policy)
-    groups = _as_groups(zip(roster.names, roster.layers, strict=True))
+    groups = as_groups(zip(roster.names, roster.layers, strict=True))
     return groups, {member.parameter: member for member in roster.members()}, structure
 
 
@@ -170,11 +146,11 @@ def _pieces(
             member.norm = by_name(group["norm"], routing.orthogonalize)
             member.reason = group.get("reason") or "given with the group"
     kept = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-    for piece in _as_groups(layers.items(), taken):
+    for piece in as_groups(layers.items(), taken):
         taken.add(piece["name"])
         own = {} if group.get("layer") is None else {"layer": group["layer"]}
         if group.get("norm") is None and "lr" in group:
-            own |= routing.rate_of(piece["norm"], group["lr"])
+            own |= routing.rates_at(piece["norm"], group["lr"])
         yield {**kept, **piece, **own}
 
 
@@ -281,31 +257,3 @@ def _named_layers(pairs: Iterable[tuple[str, Tensor]]) -> Roster:
     for name, parameter in pairs:
         layers.setdefault(owner_label(name), []).append(Member(name, parameter))
     return numbered(layers)
-
-
-def _as_groups(
-    layers: Iterable[tuple[str, Sequence[Member]]], taken: Iterable[str] = ()
-) -> list[dict[str, Any]]:
-    """Return torch's parameter groups of layers: one per layer and norm, with names of their own.
-
-    A name is that of the layer, and the kind of norm where a layer has several groups.
-    """
-    groups: list[dict[str, Any]] = []
-    names = set(taken)
-    for layer, members in layers:
-        alike: dict[Choice, list[tuple[str, Tensor]]] = {}
-        for member in members:
-            choice = Choice(member.norm, member.reason)
-            alike.setdefault(choice, []).append((member.name, member.parameter))
-        for choice, named in alike.items():
-            kind = f"/{type(choice.norm).__name__.lower()}" if len(alike) > 1 else ""
-            name = _unused(f"{layer}{kind}", names)
-            names.add(name)
-            groups.append({"params": named, "layer": layer, "name": name, **vars(choice)})
-    return groups
-
-
-def _unused(name: str, taken: Container[str]) -> str:
-    """Return a name, with a number where it is taken."""
-    numbers = (f"{name}-{number}" for number in itertools.count(2))
-    return name if name not in taken else next(each for each in numbers if each not in taken)

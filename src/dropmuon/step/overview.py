@@ -6,6 +6,7 @@ from dropmuon.backward.parts import InParts
 from dropmuon.model.roster import Roster
 from dropmuon.output import html_table
 from dropmuon.samplers import ActiveSet, Sampler
+from dropmuon.step.adaptation import Adaptation
 from dropmuon.step.draws import Draws
 from dropmuon.step.tally import Tally
 
@@ -19,6 +20,7 @@ class Overview(InParts):
     draws: Draws
     _steps: int
     _tally: Tally
+    _adaptation: Adaptation | None
 
     @property
     def active(self) -> ActiveSet:
@@ -54,6 +56,15 @@ class Overview(InParts):
     def skipped(self) -> dict[str, int]:
         """How often each layer was skipped because of a gradient that was not finite."""
         return self._tally.skipped
+
+    @property
+    def noise(self) -> tuple[float, ...] | None:
+        """The noise-to-signal ratio of each layer's gradient over a whole batch, as measured last.
+
+        Squared noise over squared norm; NaN before the first measurement. Only an adaptive sampler
+        measures it.
+        """
+        return None if self._adaptation is None else self._adaptation.ratios
 
     def describe(self) -> str:
         """Return a table of layers, parameters, shapes, norms and why each norm was chosen."""

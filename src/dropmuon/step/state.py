@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from dropmuon.checks import nonnegative_number, unknown_name
 from dropmuon.model.roster import Member, Roster
+from dropmuon.model.routing import RATIO
 from dropmuon.norms import AdamW
 from dropmuon.samplers import Sampler
 
@@ -49,6 +50,10 @@ class SavedOptimizer(Optimizer):
         """The number of parts that the batch of a step is cut into."""
         raise NotImplementedError
 
+    def _reread(self) -> None:
+        """Follow the groups, if someone has replaced them."""
+        raise NotImplementedError
+
     def _own_state(self) -> dict[str, Any]:
         """Return what the entry holds: plain numbers, texts and lists."""
         raise NotImplementedError
@@ -81,6 +86,7 @@ class SavedOptimizer(Optimizer):
             hook(self)
 
     def _load(self, saved: dict[str, Any]) -> None:
+        self._reread()
         _check_fit(saved, self.param_groups, self.roster, repr(self.sampler), self.parts)
         defaults = dict(self.defaults)
         kept = [{key: g.get(key) for key in {*_OBJECTS, "layer"}} for g in self.param_groups]
@@ -105,6 +111,7 @@ def check_group(group: Mapping[str, Any]) -> None:
             raise ValueError(f"lr as a tensor must have one element, got shape {tuple(lr.shape)}")
         lr = float(lr)
     nonnegative_number("lr", lr)
+    nonnegative_number(RATIO, group.get(RATIO, 1.0))
     nonnegative_number("weight_decay", group["weight_decay"])
     if not (isinstance(momentum, Real) and 0 <= float(momentum) < 1):
         raise ValueError(
