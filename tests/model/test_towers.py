@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from tests.model.layer_members import members, names
 
@@ -123,6 +124,15 @@ def test_stages_of_one_block_each_are_blocks():
     ]
 
 
+def test_wrapped_stages_and_blocks_are_found_as_bare_ones():
+    model, wrapped = Staged([2, 1, 3]), Staged([2, 1, 3])
+    stages = wrapped.encoder["stages"]
+    stages[0] = torch.compile(stages[0], backend="eager")
+    stages[2] = checkpoint_wrapper(stages[2])
+    stages[1].blocks[0] = checkpoint_wrapper(stages[1].blocks[0])
+    assert members(wrapped, by="block") == members(model, by="block")
+
+
 class Numbered(nn.Module):
     """Stages and blocks as children with numbered names, as timm's RegNet has them."""
 
@@ -147,6 +157,24 @@ def test_numbered_children_come_before_a_small_list_inside_another_child():
     model.inc.convs = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4))
     model.down1, model.down2, model.up1, model.up2 = (Block() for _ in range(4))
     assert names(model, by="block") == ["stem", "down1", "down2", "up1", "up2"]
+
+
+def test_encoder_and_decoder_of_torch_s_own_transformer_are_towers():
+    model = nn.Transformer(4, 2, 2, 3, 8, batch_first=True)
+    layers = [f"encoder.layers.{n}" for n in range(2)] + [f"decoder.layers.{n}" for n in range(3)]
+    assert names(model, by="block") == layers
+
+
+@pytest.mark.parametrize(("name", "label"), [("stem", "stem.norm"), ("head", "head")])
+def test_a_module_between_towers_that_is_named_as_stem_or_head_is_neither(name, label):
+    model = nn.Module()
+    model.first, model.one = nn.Linear(3, 4), Tower(2)
+    model.add_module(name, Block())
+    model.two, model.last = Tower(2), nn.Linear(4, 2)
+    found = members(model, by="block")
+    assert found["stem"][0] == "first.weight"
+    assert all(each.startswith(f"{name}.") for each in found[label])
+    assert found["last" if name == "head" else "head"] == ["last.weight", "last.bias"]
 
 
 class Experts(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-__all__ = ["clean_name", "owner_label", "unwrap"]
+__all__ = ["clean_name", "owner_label", "unwrap", "unwrapped"]
 
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
@@ -18,6 +18,14 @@ def unwrap(model: nn.Module) -> nn.Module:
             model = model.get_submodule("_orig_mod")
         else:
             return model
+
+
+def unwrapped(path: str, module: nn.Module) -> tuple[str, nn.Module]:
+    """Return the module that checkpointing or torch.compile has wrapped, and its path."""
+    for name in _WRAPPERS:
+        if name in module._modules:
+            return unwrapped(f"{path}.{name}", module.get_submodule(name))
+    return path, module
 
 
 def clean_name(name: str) -> str:
