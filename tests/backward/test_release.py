@@ -109,11 +109,18 @@ def test_gradients_are_nobody_else_s_after_a_release_of_parts():
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_a_copy_of_what_is_released_is_released(duplicate):
-    model, make_batch, loss, optimizer = started("mlp", (2,), parts=2)
+    model, make_batch, loss = PROBLEMS["mlp"]()
+    optimizer = DropMuon(model, lr=0.01, parts=2, sampler=samplers.Serial([0.25, 0.25, 0.5]))
+    for step in range(4):
+        loss(model, make_batch(step)).backward()
+        optimizer.step() if step % 2 else None
+    optimizer.zero_grad()
     optimizer.release()
-    twin, second = duplicate((model, optimizer))
-    assert len(trainable(twin)) == 6
-    loss(twin, make_batch(1)).backward()
+    (twin, second), plain = duplicate((model, optimizer)), copy.deepcopy(model)
+    for each in (twin, plain):
+        loss(each, make_batch(7)).backward()
+    for mine, other in zip(twin.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=0, atol=0)
     assert len(trainable(twin)) == 6
     with second:
         assert len(trainable(twin)) == 2

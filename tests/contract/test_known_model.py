@@ -126,10 +126,12 @@ def test_what_is_not_in_the_model_comes_last_under_its_own_name() -> None:
 
 
 def test_a_mixed_group_that_does_not_fit_changes_nothing() -> None:
-    model, optimizer = frozen_at_first()
+    model, optimizer = frozen_at_first(sampler=samplers.Serial([0.5, 0.5]))
     before, text = len(optimizer.param_groups), str(optimizer)
     with pytest.raises(ValueError, match="momentum must be"):
         optimizer.add_param_group({"params": model.blocks.parameters(), "momentum": 2.0})
+    with pytest.raises(ValueError, match="probabilities must have 11 entries"):
+        optimizer.add_param_group({"params": model.blocks.parameters()})
     nameless = [*model.blocks.parameters(), nn.Parameter(torch.zeros(2))]
     with pytest.raises(ValueError, match=r"of shape \(2,\) that is not in the model; give it as a"):
         optimizer.add_param_group({"params": nameless})

@@ -220,6 +220,20 @@ def test_a_group_with_a_rate_of_its_own_has_no_ratio() -> None:
     assert found == pytest.approx([0.001, LR * RATIO, LR * 0.1])
 
 
+def test_groups_of_one_rate_and_different_ratios_move_differently() -> None:
+    parameters = [nn.Parameter(torch.zeros(2, 2)) for _ in range(3)]
+    groups: list[dict[str, Any]] = [
+        {"params": parameters[0]},
+        {"params": parameters[1], "lr_ratio": 0.5},
+        {"params": parameters[2], "lr_ratio": 0.0},
+    ]
+    optimizer = DropMuon(groups, 0.5, policy="sign", sampler="full")
+    for parameter in parameters:
+        parameter.grad = torch.ones(2, 2)
+    optimizer.step()
+    assert [parameter.detach().unique().item() for parameter in parameters] == [-0.5, -0.25, 0.0]
+
+
 def test_a_layer_that_is_added_with_a_rate_keeps_the_ratio() -> None:
     model = network()
     model[0].requires_grad_(False)
