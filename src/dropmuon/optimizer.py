@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,21 +14,25 @@ from torch.optim.optimizer import ParamsT
 
 from dropmuon import norms, samplers
 from dropmuon.backward.flags import Flags, can_truncate
-from dropmuon.backward.parts import InParts, Parts, check_parts
+from dropmuon.backward.parts import Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
 from dropmuon.backward.strays import StrayGradients
-from dropmuon.checks import nonnegative_number, unknown_name, warn, whole_number
+from dropmuon.checks import unknown_name, warn, whole_number
 from dropmuon.model.forward import Work
-from dropmuon.model.groups import make_groups, read_groups
-from dropmuon.model.layers import By
+from dropmuon.model.groups import find_in_model, make_groups, read_groups
+from dropmuon.model.layers import By, Structure
 from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
+from dropmuon.model.routing import Routing
 from dropmuon.samplers.base import ActiveSet, active_set
 from dropmuon.step.adaptation import Adaptation
 from dropmuon.step.draws import Draws, FullStart, check_windows, joined
 from dropmuon.step.moves import new_state, screen, screens_on_host, take_step
+from dropmuon.step.overview import Overview
+from dropmuon.step.rates import ADAMW_LR, OVERWRITTEN, adamw_apart, check_adamw, overwritten
 from dropmuon.step.rules import StepRule, momentum_or_default, or_default
 from dropmuon.step.state import SavedOptimizer, check_group
+from dropmuon.step.tally import Tally
 from dropmuon.step.turns import assign_turns, check_turns, stretch
 
 __all__ = ["DropMuon"]
@@ -36,7 +40,8 @@ __all__ = ["DropMuon"]
 _COPIED = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
     *("_routing", "_obstacle", "_flags", "_full_depth", "_short_steps", "_warned"),
-    *("_steps", "_parts", "_moving", "_has_gradient", "_skipped", "_adaptation", "_strays"),
+    *("_steps", "_parts", "_moving", "_has_gradient", "_tally", "_adaptation"),
+    *("_strays", "_released"),
 }
 """Attributes that a copy or a pickle keeps, besides those of every optimizer."""
 
@@ -47,7 +52,7 @@ _DRAWS = ("seed", "resample_every", "total_steps", "full_start", "full_step", "t
 """Settings of the draws that a saved state restores."""
 
 
-class DropMuon(InParts, SavedOptimizer):
+class DropMuon(Overview, SavedOptimizer):
     r"""Drop-Muon: move a random set of layers per step, and let backward stop at the lowest.
 
     .. math::
@@ -91,17 +96,25 @@ class DropMuon(InParts, SavedOptimizer):
         truncate: False computes all gradients and skips only the updates of inactive layers;
             "refresh" uses those gradients too: every layer's momentum follows each of them, so that
             none is stale when its layer moves.
-        by, example: how a model is cut into layers, and an input to order them by execution.
+        by, example: how a model is cut into layers, and an input to order them by execution: a
+            tensor, a tuple of positional or a mapping of keyword arguments.
+        model: where `params` are groups or tensors, the model to find their layers and norms in.
         policy: norm per parameter: spectral (the paper's), muon, scion, euclidean, sign, or a
             callable of a `policies.Member`.
         orthogonalize: newton-schulz, svd, cubic, polar-express, coefficients, or a callable.
         adamw_lr: learning rate of the parameters that policy "muon" gives to AdamW.
+        adamw_ratio: the same as a ratio of `lr`, in place of `adamw_lr`: then all groups have the
+            same `lr`, and a scheduler that sets it for all of them keeps the proportion.
         step_rule: a `rules.StepRule`; by default a step has length lr in its layer's norm. A group
             may have its own: `norm="euclidean"` with `rules.Sharp()` moves it along the gradient
             itself, without the cost :math:`c_i^\sharp` of an LMO.
         foreach: False moves parameters one by one: slower, with less peak memory.
         error_if_nonfinite: raise on a NaN or infinite gradient instead of skipping its layer.
     """
+
+    _structure: Structure | None = None  # copies have none
+    _released = False
+    _adamw_start: float | None = None
 
     def __init__(
         self,
@@ -124,9 +137,11 @@ class DropMuon(InParts, SavedOptimizer):
         truncate: bool | Literal["refresh"] = True,
         by: By = "module",
         example: Any = None,
+        model: nn.Module | None = None,
         policy: PolicyName | Policy = "spectral",
         orthogonalize: norms.Orthogonalize = "newton-schulz",
-        adamw_lr: float = 3e-4,
+        adamw_lr: float = ADAMW_LR,
+        adamw_ratio: float | None = None,
         step_rule: StepRule | None = None,
         foreach: bool = True,
         error_if_nonfinite: bool = False,
@@ -156,8 +171,8 @@ class DropMuon(InParts, SavedOptimizer):
             "step_rule": None,
         }
         check_group(defaults)
-        nonnegative_number("adamw_lr", adamw_lr)
-        self._routing = (policy, orthogonalize, adamw_lr)
+        check_adamw(adamw_lr, adamw_ratio)
+        self._routing = Routing(policy, orthogonalize, float(lr), adamw_lr, adamw_ratio)
         self._obstacle: str | None = None
         self._full_depth = 0
         self._short_steps = 0
@@ -165,64 +180,26 @@ class DropMuon(InParts, SavedOptimizer):
         self._moving: ActiveSet | None = None
         self._adaptation: Adaptation | None = None
         self._has_gradient: dict[int, bool] = {}
-        self._skipped: dict[str, Tensor] = {}
+        self._tally = Tally()
         self._warned: set[str] = set()
         self._finalizer: weakref.finalize[..., Any] | None = None
         self._strays = StrayGradients(())
         self.roster = Roster((), ())
-        if isinstance(params, nn.Module):
-            self._obstacle = obstacle(params)
+        whole = params if isinstance(params, nn.Module) else model
+        if whole is not None:
+            self._obstacle = obstacle(whole)
             if truncate is True and not isinstance(self.sampler, samplers.Full):
-                self.truncate = can_truncate(params)
-        groups, members = make_groups(params, by, example, policy, orthogonalize)
+                self.truncate = can_truncate(whole)
+        groups, members, self._structure = make_groups(params, by, example, self._routing, model)
         super().__init__(groups, defaults)
         self._arrange(members)
 
     # For users to read
 
     @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of the layers, in order."""
-        return self.roster.names
-
-    @property
-    def sampler(self) -> samplers.Sampler:
-        """The distribution that active sets are drawn from."""
-        return self.draws.sampler
-
-    @property
     def active(self) -> ActiveSet:
         """Indices of the layers that the next backward is for."""
         return self._all if self._full_depth else self._parts.current
-
-    @property
-    def noise(self) -> tuple[float, ...] | None:
-        """The noise-to-signal ratio of each layer's gradient over a whole batch, as measured last.
-
-        Squared noise over squared norm; NaN before the first measurement. Only an adaptive sampler
-        measures it.
-        """
-        return None if self._adaptation is None else self._adaptation.ratios
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """How often each layer was skipped because of a gradient that was not finite."""
-        counts = {name: int(count) for name, count in self._skipped.items()}
-        return {name: count for name, count in counts.items() if count}
-
-    def describe(self) -> str:
-        """Return a table of layers, parameters, shapes, norms and why each norm was chosen."""
-        title = f"DropMuon: {len(self.layers)} layers, sampler {self.sampler!r}"
-        if self.parts > 1:
-            expected = self.sampler.expected_parts(len(self.layers), self.parts)
-            counts = ", ".join(f"{count:.3g}" for count in expected)
-            title += f"; active in {counts} of {self.parts} parts"
-        if self.draws.turns > 1:
-            title += f"; matrices move in one of {self.draws.turns} turns"
-        return self.roster.table(title)
-
-    def __str__(self) -> str:
-        return self.describe()
 
     # For users to set
 
@@ -248,6 +225,27 @@ class DropMuon(InParts, SavedOptimizer):
             self._full_depth -= 1
             self._freeze()
 
+    def release(self) -> None:
+        """Give all flags back: what only this optimizer froze is trainable again, for good.
+
+        Call it when training is over, before another optimizer is made or the model is handed on.
+        It may be called twice. Taking a step after it is an error; `with optimizer:` takes the
+        flags back, until the end of the block.
+        """
+        self._released = True
+        self._parts.unwatch()
+        self._flags.observe()
+        self._flags.release()
+
+    def __enter__(self) -> Self:
+        self._released = False
+        self._watch()
+        self._freeze()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.release()
+
     # The step
 
     @torch.no_grad()
@@ -257,6 +255,11 @@ class DropMuon(InParts, SavedOptimizer):
         As with every torch optimizer, existing gradients are followed, however old, and a step
         without any changes nothing.
         """
+        if self._released:
+            raise RuntimeError(
+                "step() came after release(), which gave all flags back; take steps inside of "
+                "'with optimizer:', or use full() to make everything trainable for a while"
+            )
         if closure is None and self.updates_per_batch > 1:
             raise ValueError(
                 f"updates_per_batch={self.updates_per_batch} needs step(closure): a function that "
@@ -293,11 +296,12 @@ class DropMuon(InParts, SavedOptimizer):
         self._start(members)
         on_host = self.error_if_nonfinite or screens_on_host(members, self.state)
         kept, finite, hit = screen(members, on_host=on_host)
-        self._count_skipped(hit)
+        self._refuse(hit)
         turn = self.draws.turn_at(self._steps)
         rule = self.step_rule
         of_turn = partial(stretch, moving=moving, turn=turn, turns=self.draws.turns)
         take_step(kept, self.param_groups, self.state, rule, moving, finite, of_turn)
+        self._tally.count(self.layers, {member.layer for member in kept} & {*moving}, hit)
         self._note_gradients(followed, {member.layer for member in members})
         return active
 
@@ -309,6 +313,8 @@ class DropMuon(InParts, SavedOptimizer):
         if self._steps == self.draws.full_step and moved != self._all:
             self.draws.make_full(self._steps + 1)
         self._warn_of_short_steps()
+        if self._adamw_start is not None and overwritten(self.param_groups, self._adamw_start):
+            self._warn_once("rates", OVERWRITTEN)
         if self._adaptation is not None and self._parts.meter is not None:
             self._adaptation.learn(self._steps, self._parts.meter, self.draws.turns)
         self._steps += 1
@@ -384,16 +390,14 @@ class DropMuon(InParts, SavedOptimizer):
             if not self.state[member.parameter]:
                 self.state[member.parameter].update(new_state(member))
 
-    def _count_skipped(self, hit: dict[int, Tensor]) -> None:
+    def _refuse(self, hit: dict[int, Tensor]) -> None:
+        """Raise RuntimeError where layers that are not finite are errors."""
         if hit and self.error_if_nonfinite:
             names = ", ".join(repr(self.layers[layer]) for layer in sorted(hit))
             raise RuntimeError(
                 f"the gradient of {names} is not finite; nothing moved. Lower lr, clip gradients, "
                 "or leave error_if_nonfinite at False to skip such layers"
             )
-        for layer, count in hit.items():
-            name = self.layers[layer]
-            self._skipped[name] = self._skipped[name] + count if name in self._skipped else count
 
     @property
     def _all(self) -> ActiveSet:
@@ -405,7 +409,8 @@ class DropMuon(InParts, SavedOptimizer):
         self._parts.replace(
             joined(each, self._can_have_gradient, len(self.layers)) for each in self._parts.sets
         )
-        shown = self.active if self.truncate is True else self._all
+        freezes = self.truncate is True and not self._released
+        shown = self.active if freezes else self._all
         self._flags.apply(shown)
         self._strays.begin(min(shown))
 
@@ -428,38 +433,55 @@ class DropMuon(InParts, SavedOptimizer):
     # Setting up, saving and loading
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters: to an existing layer, or as new last layers. The next step is full."""
-        _, orthogonalize, adamw_lr = self._routing
-        if param_group.get("norm") is not None:
-            param_group["norm"] = norms.by_name(param_group["norm"], orthogonalize)
-            if isinstance(param_group["norm"], norms.AdamW):
-                param_group.setdefault("lr", adamw_lr)
-        if param_group.get("step_rule") is not None:
-            rule = or_default(param_group["step_rule"])
-            check_turns(self.draws.turns, rule)
-            given = param_group.get("momentum")
-            param_group["momentum"] = momentum_or_default(given, rule, self.defaults["momentum"])
-        check_group({**self.defaults, **param_group})
-        super().add_param_group(param_group)
-        if len(self.roster) == 0:
-            return
+        """Add parameters: to an existing layer, or as new layers. The next step is full.
+
+        Parameters of the model that the optimizer was made for get the layers, norms and names that
+        they would have had from the start; new layers of other parameters come last.
+        """
+        pieces, count = [param_group], len(self.param_groups)
+        if len(self.roster) and self._structure is not None and isinstance(param_group, dict):
+            pieces = find_in_model(pieces, self._structure, self._routing, self.param_groups)
         members = {member.parameter: member for member in self.roster.members()}
         try:
-            self._arrange(members)
+            for piece in pieces:
+                self._complete(piece)
+                super().add_param_group(piece)
+            if len(self.roster):
+                self._arrange({**self._known, **members})
         except BaseException:
-            self.param_groups.pop()
-            self.roster = read_groups(self.param_groups, members, *self._routing[:2])
+            del self.param_groups[count:]
+            if len(self.roster):
+                self.roster = self._read(members)
             raise
+
+    def _complete(self, group: dict[str, Any]) -> None:
+        """Resolve and check the settings of a group."""
+        self._routing.complete(group)
+        if group.get("step_rule") is not None:
+            rule = or_default(group["step_rule"])
+            check_turns(self.draws.turns, rule)
+            given = group.get("momentum")
+            group["momentum"] = momentum_or_default(given, rule, self.defaults["momentum"])
+        check_group({**self.defaults, **group})
+
+    @property
+    def _known(self) -> dict[Tensor, Member]:
+        """Records of all parameters of the model, where it is known."""
+        return {} if self._structure is None else self._structure.records
+
+    def _read(self, members: dict[Tensor, Member]) -> Roster:
+        return read_groups(self.param_groups, members, self._routing, self._structure)
 
     def _arrange(self, members: dict[Tensor, Member]) -> None:
         """Read the layers off the groups; the next step moves all of them."""
-        roster = read_groups(self.param_groups, members, *self._routing[:2])
+        roster = self._read(members)
         self.sampler.check(len(roster))
         for rule in (self.step_rule, *(group.get("step_rule") for group in self.param_groups)):
             if rule is not None:
                 rule.check(len(roster))
         self.roster = roster
         assign_turns(list(roster.members()), self.draws.turns, self.draws.seed)
+        self._adamw_start = adamw_apart(self.param_groups)
         self._flags = Flags([[(m.parameter, m.owner) for m in layer] for layer in roster.layers])
         self._has_gradient = {}
         if self._steps > 0:
@@ -480,10 +502,16 @@ class DropMuon(InParts, SavedOptimizer):
 
     def _watch(self) -> None:
         """Detect the ends of backwards, where a step has several parts."""
-        if self.parts > 1:
+        if self.parts > 1 and not self._released:
             end = weakref.WeakMethod(self._end_part)
             members = ((member.parameter, member.layer) for member in self.roster.members())
             self._parts.watch(members, lambda: _call(end))
+
+    def _reread(self) -> None:
+        """Follow the groups, which frameworks replace when they resume a run with added layers."""
+        own = {member.parameter: member for member in self.roster.members()}
+        if {p for group in self.param_groups for p in group["params"]} != own.keys():
+            self._arrange({**self._known, **own})
 
     def _own_state(self) -> dict[str, Any]:
         """Return what the next draw depends on; see `SavedOptimizer`."""
@@ -495,7 +523,7 @@ class DropMuon(InParts, SavedOptimizer):
             "moving": None if self._moving is None else list(self._moving),
             "adaptation": None if self._adaptation is None else self._adaptation.state(),
             "has_gradient": [self._has_gradient.get(layer) for layer in self._all],
-            "skipped": self.skipped,
+            **self._tally.state(self.layers),
         }
 
     def _load_own_state(self, own: Mapping[str, Any]) -> None:
@@ -512,7 +540,7 @@ class DropMuon(InParts, SavedOptimizer):
         self._moving = None if own["moving"] is None else tuple(own["moving"])
         found = enumerate(own["has_gradient"])
         self._has_gradient = {layer: known for layer, known in found if known is not None}
-        self._skipped = {name: torch.tensor(count) for name, count in own["skipped"].items()}
+        self._tally.load(own)
         self._freeze()
 
     def __getstate__(self) -> dict[str, Any]:

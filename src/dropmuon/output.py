@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import tempfile
@@ -12,6 +13,7 @@ from typing import IO, Any
 __all__ = [
     "aligned",
     "duration",
+    "html_table",
     "readable",
     "short_count",
     "write_bytes",
@@ -30,6 +32,17 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         for line in lines
     ]
     return "\n".join([shown[0], "  ".join("-" * width for width in widths), *shown[1:]])
+
+
+def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table for a notebook; nothing in a cell is taken for markup."""
+    lines = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return (
+        f"<table><caption>{html.escape(caption)}</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
 
 
 def short_count(count: int) -> str:

@@ -61,6 +61,22 @@ def step_with_sparse_gradient() -> None:
     optimizer.step()
 
 
+def one_cycle_of_muon() -> None:
+    model = make_model()
+    optimizer = DropMuon(model, lr=0.02, policy="muon")
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.02, total_steps=9)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+
+
+def step_after_release() -> None:
+    model = make_model()
+    with DropMuon(model) as optimizer:
+        pass
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+
+
 def step_with_nan() -> None:
     model = make_model()
     optimizer = DropMuon(model, error_if_nonfinite=True)
@@ -134,6 +150,12 @@ def ddp_that_expects_all_gradients() -> None:
             optimizer.step()
 
 
+def decayed_and_not(model: nn.Module) -> list[dict[str, Any]]:
+    parameters = list(model.parameters())
+    matrices = [each for each in parameters if each.ndim > 1]
+    return [{"params": matrices}, {"params": [each for each in parameters if each.ndim < 2]}]
+
+
 def rule_group(rule: Any) -> dict[str, Any]:
     return {"params": [Parameter(torch.ones(2, 2))], "step_rule": rule}
 
@@ -184,6 +206,21 @@ MISUSES = [
         lambda: DropMuon([torch.zeros(2, dtype=torch.int64)]),
     ),
     warned("tied-parameter", "one tied parameter: .* moves with", lambda: DropMuon(tied())),
+    warned(
+        "groups-without-order",
+        "order is not that of the model, .* model=model",
+        lambda: DropMuon(decayed_and_not(make_model())),
+    ),
+    value(
+        "two-models",
+        "params is a model, Sequential, itself; leave out one",
+        lambda: make(model=make_model()),
+    ),
+    value(
+        "added-without-a-name",
+        r"of shape \(2,\) that is not in the model; give it as a pair",
+        lambda: make().add_param_group({"params": [Parameter(torch.ones(2))]}),
+    ),
     # numbers
     value(
         "negative-lr", "lr must be a finite number of at least 0, got -0.1", lambda: make(lr=-0.1)
@@ -206,6 +243,17 @@ MISUSES = [
     value("negative-seed", r"seed must .* got -1", lambda: make(seed=-1)),
     value("fractional-seed", r"seed must be a whole number .* got 1.5", lambda: make(seed=1.5)),
     value("negative-adamw-lr", "adamw_lr must", lambda: make(policy="muon", adamw_lr=-1.0)),
+    value("negative-adamw-ratio", "adamw_ratio must", lambda: make(adamw_ratio=-1.0)),
+    value(
+        "two-rates-of-adamw",
+        "adamw_lr=0.001 and adamw_ratio=0.1 are both",
+        lambda: make(policy="muon", adamw_lr=0.001, adamw_ratio=0.1),
+    ),
+    value(
+        "negative-lr-ratio",
+        "lr_ratio must be a finite number of at least 0, got -1",
+        lambda: DropMuon([{"params": [Parameter(torch.ones(2, 2))], "lr_ratio": -1}]),
+    ),
     # names
     value("unknown-sampler", "sampler must .* mean 'uniform'", lambda: make(sampler="unifrom")),
     value("unknown-policy", "policy must .* mean 'spectral'", lambda: make(policy="spectrl")),
@@ -401,6 +449,7 @@ MISUSES = [
     ),
     # steps
     runtime("sparse-gradient", "'0.weight' is sparse, .* sparse=False", step_with_sparse_gradient),
+    runtime("step-after-release", r"after release\(\), .* 'with optimizer:'", step_after_release),
     runtime("nonfinite-gradient", "gradient of '0', .* error_if_nonfinite", step_with_nan),
     value(
         "updates-without-closure",
@@ -476,6 +525,7 @@ MISUSES = [
         "one entry per layer, 3, got 2",
         lambda: make(sampler=samplers.Shares([0.5, 1.0])),
     ),
+    warned("one-maximum-for-adamw", "raised to that of the norms", one_cycle_of_muon),
     warned("too-few-backwards", "after 1 of 2 parts, 2 times in a row", too_few_backwards),
     warned("step-after-zero-grad", "no gradient", step_after_zero_grad),
     warned(

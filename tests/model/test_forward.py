@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+from types import MappingProxyType
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -53,8 +56,10 @@ class Backwards(nn.Module):
         torch.ones(4, 2),
         (torch.ones(4, 2),),
         {"x": torch.ones(4, 2), "scale": 2.0, "shift": torch.ones(1)},
+        UserDict(x=torch.ones(4, 2), scale=2.0),
+        MappingProxyType({"x": torch.ones(4, 2)}),
     ],
-    ids=["tensor", "tuple", "dict"],
+    ids=["tensor", "tuple", "dict", "UserDict", "mapping"],
 )
 def test_with_an_example_layers_come_in_order_of_execution(example):
     assert names(Backwards()) == ["last", "middle", "first"]

@@ -178,16 +178,20 @@ class Parts:
 
     def watch(self, members: Iterable[tuple[Tensor, int]], on_end: Callable[[], None]) -> None:
         """Scale the gradients of parameters, given with their layers, and detect ends of parts."""
-        self._on_end = on_end
-        for handle in self._handles:
-            handle.remove()
-        self._handles, me = [], weakref.ref(self)
+        self.unwatch()
+        self._on_end, me = on_end, weakref.ref(self)
         for parameter, layer in members:
             wanted = parameter.requires_grad
             parameter.requires_grad_(True)  # the only way to register hooks, which stay
             self._handles.append(parameter.register_hook(_scaling(me, parameter, layer)))
             self._handles.append(parameter.register_post_accumulate_grad_hook(_noticing(me, layer)))
             parameter.requires_grad_(wanted)
+
+    def unwatch(self) -> None:
+        """Leave gradients alone, and detect nothing."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
     def notice(self) -> None:
         """Request a callback at the end of a backward, on its first gradient."""

@@ -107,10 +107,10 @@ def _needs_gradient(value: object) -> bool:
 def _by_a_hook(name: str) -> str:
     return (
         f"backward goes on below its cutoff, and saves less than it could: {name!r} and all before "
-        "it are frozen, but its input needs a gradient. An input of the model or a hook sets "
-        "requires_grad, as transformers does for gradient checkpointing: use "
-        'gradient_checkpointing_kwargs={"use_reentrant": False} and call '
-        "model.disable_input_require_grads()"
+        "it are frozen, but its input needs a gradient. That comes from an input of the model, "
+        "from parameters that the optimizer does not have, or from a hook, as transformers adds "
+        'for gradient checkpointing: use gradient_checkpointing_kwargs={"use_reentrant": False} '
+        "and call model.disable_input_require_grads()"
     )
 
 

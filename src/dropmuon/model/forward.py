@@ -7,7 +7,7 @@ What has no parameters, such as attention scores, is left out: it grows with the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,7 +59,7 @@ def first_uses(model: nn.Module, example: Any) -> Uses:
     except Exception as error:
         raise ValueError(
             f"example could not be run through the model: {error}; give a tensor, a tuple of "
-            "positional arguments or a dict of keyword arguments"
+            "positional arguments or a mapping of keyword arguments"
         ) from error
     finally:
         for handle in handles:
@@ -86,7 +86,7 @@ class _Watch(TorchDispatchMode):
 
 
 def _call(model: nn.Module, example: Any) -> None:
-    if isinstance(example, dict):
+    if isinstance(example, Mapping):
         model(**example)
     elif isinstance(example, tuple):
         model(*example)

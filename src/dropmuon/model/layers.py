@@ -8,6 +8,7 @@ never what is computed: see `backward.flags`.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,34 +17,83 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from dropmuon.checks import unknown_name, warn
+from dropmuon.model.blocks import block_labels
 from dropmuon.model.forward import Uses, first_uses
+from dropmuon.model.names import clean_name, owner_label, unwrap
 from dropmuon.model.outputs import Place, mark_outputs
 from dropmuon.model.roster import Member, Roster
 
-__all__ = ["By", "model_layers", "numbered", "owner_label"]
+__all__ = ["By", "Structure", "model_layers", "numbered"]
 
 By = Literal["module", "block"] | Callable[[str, nn.Parameter], Hashable]
 
 _NEVER = 1 << 62
-_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 def model_layers(
     model: nn.Module, by: By = "module", example: Any = None, include_frozen: bool = False
 ) -> Roster:
     """Return the layers of a model, in order; norms are not chosen yet."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
-    members, unreached = _members(model, example)
-    label = _labeller(model, by, members)
-    layers: dict[Hashable, list[Member]] = {}
-    for member in members:
-        layers.setdefault(label(member), []).append(member)
-    if not include_frozen:
-        layers = {name: own for name, own in layers.items() if any(m.is_wanted for m in own)}
-    if not layers:
-        raise ValueError(_nothing_to_train(model, has_parameters=bool(members)))
-    return numbered(_adopt_unreached(layers, unreached))
+    return Structure(model, by, example).roster(include_frozen)
+
+
+class Structure:
+    """Where every parameter of a model belongs, including what is frozen and may be added later."""
+
+    def __init__(self, model: nn.Module, by: By = "module", example: Any = None) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
+        self._model, self._by = model, by
+        found, self._unreached = _members(model, example)
+        self._layers = _labelled(model, by, found)
+        self._order = list(map(str, self._layers))
+        self._places = {
+            member.parameter: (str(label), member)
+            for label, own in self._layers.items()
+            for member in own
+        }
+
+    def roster(self, include_frozen: bool = False) -> Roster:
+        """Return the layers, without those that are frozen as a whole unless asked for."""
+        layers = {
+            label: own
+            for label, own in self._layers.items()
+            if include_frozen or any(member.is_wanted for member in own)
+        }
+        if not layers:
+            raise ValueError(_nothing_to_train(self._model, has_parameters=bool(self._places)))
+        return numbered(_adopt_unreached(layers, self._unreached))
+
+    def place(self, parameter: object) -> tuple[str, Member] | None:
+        """Return the layer and the record of a parameter, if it is one of the model's.
+
+        The model may have grown since: then it is read again, in order of registration.
+        """
+        if not isinstance(parameter, Tensor):
+            return None
+        if parameter not in self._places and any(parameter is p for p in self._model.parameters()):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what was to be said has been said before
+                self._grow(Structure(self._model, self._by))
+        return self._places.get(parameter)
+
+    def position(self, layer: Hashable) -> int:
+        """Return where a layer is in the order of layers; what is not of the model comes last."""
+        return self._order.index(layer) if layer in self._order else len(self._order)
+
+    @property
+    def records(self) -> dict[Tensor, Member]:
+        """The record of every parameter, by the parameter."""
+        return {parameter: member for parameter, (_, member) in self._places.items()}
+
+    def _grow(self, other: Structure) -> None:
+        """Take over the places of new parameters; their layers follow those that precede them."""
+        self._places = {**other._places, **self._places}
+        for index, layer in enumerate(other._order):
+            if layer not in self._order:
+                before = [each for each in other._order[:index] if each in self._order]
+                at = self._order.index(before[-1]) + 1 if before else 0
+                self._order.insert(at, layer)
 
 
 def numbered(layers: Mapping[Hashable, Sequence[Member]]) -> Roster:
@@ -56,7 +106,7 @@ def numbered(layers: Mapping[Hashable, Sequence[Member]]) -> Roster:
 
 def _members(model: nn.Module, example: Any) -> tuple[list[Member], set[Tensor]]:
     """Return every parameter once, at its earliest use, in order; and those never used."""
-    model = _unwrap(model)
+    model = unwrap(model)
     uses = first_uses(model, example) if example is not None else None
     all_places = _places(model)
     ranked: list[tuple[int, Member]] = []
@@ -88,7 +138,7 @@ def _places(model: nn.Module) -> dict[int, list[Place]]:
     for path, module in model.named_modules():
         parent = model.get_submodule(path.rpartition(".")[0]) if path else None
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            full = _clean_name(f"{path}.{name}" if path else name)
+            full = clean_name(f"{path}.{name}" if path else name)
             if is_lazy(parameter):
                 raise ValueError(
                     f"params has {full!r}, which has no shape yet; run the model once on an input "
@@ -123,6 +173,14 @@ def _in_order(
     return [place for _, place in sorted(ranked, key=lambda pair: pair[0])]
 
 
+def _labelled(model: nn.Module, by: By, members: Sequence[Member]) -> dict[Hashable, list[Member]]:
+    label = _labeller(model, by, members)
+    layers: dict[Hashable, list[Member]] = {}
+    for member in members:
+        layers.setdefault(label(member), []).append(member)
+    return layers
+
+
 def _labeller(model: nn.Module, by: By, members: Sequence[Member]) -> Callable[[Member], Hashable]:
     if callable(by):
         return lambda member: by(member.name, member.parameter)  # type: ignore[arg-type]
@@ -130,7 +188,7 @@ def _labeller(model: nn.Module, by: By, members: Sequence[Member]) -> Callable[[
         raise _unknown_by(by)
     if by == "module":
         return lambda member: owner_label(member.name, member.module)
-    labels = _block_labels(_unwrap(model), [member.name for member in members])
+    labels = block_labels(unwrap(model), members)
     return lambda member: labels[member.name]
 
 
@@ -165,86 +223,3 @@ def _nothing_to_train(model: nn.Module, has_parameters: bool) -> str:
         f"params has nothing to optimize: all parameters of {kind} are frozen; "
         "call requires_grad_(True) on those to train"
     )
-
-
-def _block_labels(model: nn.Module, names: Sequence[str]) -> dict[str, str]:
-    """Return the label of each parameter, by name: its block, or the run before or after blocks.
-
-    What comes before the first block is the "stem", after the last the "head"; what lies between
-    blocks is named after its first module.
-    """
-    blocks = sorted((_clean_name(path) for path in _main_blocks(model)), key=len, reverse=True)
-    labels: dict[str, str] = {}
-    run: list[str] = []
-    seen_block = False
-
-    def close(label: str | None) -> None:
-        labels.update({name: label or owner_label(run[0]) for name in run})
-        run.clear()
-
-    for name in names:
-        block = next((b for b in blocks if name.startswith(b + ".")), None)
-        if block is None:
-            run.append(name)
-            continue
-        close(None if seen_block else "stem")
-        labels[name], seen_block = block, True
-    close("head" if seen_block else "stem")
-    return labels
-
-
-def _main_blocks(model: nn.Module) -> list[str]:
-    """Return the paths of the items of sibling containers that share the most parameters.
-
-    A candidate is all the items of the containers that one module holds (a ResNet has four
-    `Sequential`s side by side, a GPT one `ModuleList`). The best has many parameters and no item
-    that holds nearly all of them.
-    """
-    candidates = [_items(path, module) for path, module in model.named_modules()]
-    if isinstance(model, nn.ModuleList | nn.Sequential):
-        candidates.append(list(model.named_children()))
-    best = max(candidates, key=_spread)
-    if _spread(best) == 0:
-        raise ValueError(
-            'by="block" needs a ModuleList or Sequential with two or more items that hold '
-            f'parameters, and {type(model).__name__} has none; use by="module" or a callable'
-        )
-    return [path for path, _ in best]
-
-
-def _items(path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-    prefix = f"{path}." if path else ""
-    return [
-        (f"{prefix}{name}.{item_name}", item)
-        for name, child in module.named_children()
-        if isinstance(child, nn.ModuleList | nn.Sequential)
-        for item_name, item in child.named_children()
-    ]
-
-
-def _spread(items: list[tuple[str, nn.Module]]) -> int:
-    """Return how many parameters lie outside the largest item."""
-    sizes = [sum(p.numel() for p in item.parameters()) for _, item in items]
-    return sum(sizes) - max(sizes, default=0)
-
-
-def _unwrap(model: nn.Module) -> nn.Module:
-    """Return the user's own model inside DDP, DataParallel and torch.compile."""
-    while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            model = model.module
-        elif "_orig_mod" in model._modules:
-            model = model.get_submodule("_orig_mod")
-        else:
-            return model
-
-
-def _clean_name(name: str) -> str:
-    """Return a name without what DDP, FSDP, checkpointing and torch.compile add to it."""
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-
-
-def owner_label(name: str, module: nn.Module | None = None) -> str:
-    """Return the layer that owns a parameter: its qualified name without the last part."""
-    head = name.rpartition(".")[0].partition(".parametrizations.")[0]
-    return head or (type(module).__name__ if module is not None else name)

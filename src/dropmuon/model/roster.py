@@ -183,8 +183,17 @@ class Roster:
                 seen.add(member.module)
                 yield member.name.rpartition(".")[0], member.module, member.layer
 
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """What the cells of a row are."""
+        return _HEADERS
+
     def table(self, title: str) -> str:
-        """Return the roster as text: one row per layer, kind and norm, a layer's name once."""
+        """Return the roster as text."""
+        return f"{title}\n\n{aligned(self.headers, self.rows())}"
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return one row per layer, kind and norm, with a layer's name in its first row only."""
         rows: list[tuple[str, ...]] = []
         for name, layer in zip(self.names, self.layers, strict=True):
             alike: dict[tuple[str, str, str], list[Member]] = {}
@@ -193,7 +202,7 @@ class Roster:
                 alike.setdefault(same, []).append(member)
             for n, (cells, members) in enumerate(alike.items()):
                 rows.append(("" if n else name, *_parameters(name, members), *cells))
-        return f"{title}\n\n{aligned(_HEADERS, rows)}"
+        return rows
 
 
 def _parameters(layer: str, members: Sequence[Member]) -> tuple[str, str]:

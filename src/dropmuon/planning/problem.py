@@ -149,7 +149,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
             f"{chosen[0]} is not a setting to plan with, got {settings[chosen[0]]!r}; leave it "
             "out, since the planner decides which layers move"
         )
-    rates = {name: settings.get(name) for name in ("lr", "adamw_lr")}
+    rates = {name: settings.get(name) for name in ("lr", "adamw_lr", "adamw_ratio")}
     for name, rate in rates.items():
         if isinstance(rate, int | float) and rate == 0:
             raise ValueError(f"{name} must be positive to plan with, got 0: no layer would move")

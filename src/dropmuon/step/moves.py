@@ -19,6 +19,7 @@ from dropmuon.norms import AdamW, Norm
 from dropmuon.norms.numerics import accumulation_dtype, inner
 from dropmuon.samplers import ActiveSet
 from dropmuon.step import kernels
+from dropmuon.step.rates import rate_of
 from dropmuon.step.rules import StepRule
 
 __all__ = ["new_state", "screen", "screens_on_host", "take_step"]
@@ -124,7 +125,7 @@ class _Bucket:
     @property
     def lr(self) -> float:
         """The learning rate of this step, over which weight decay and length are measured."""
-        return float(self.settings["lr"]) * self.stretch
+        return rate_of(self.settings) * self.stretch
 
     @property
     def norm(self) -> Norm | AdamW:
@@ -169,7 +170,7 @@ def _buckets(
             parameter.dtype,
             parameter.device,
             member.experts > 1,
-            float(group["lr"]),
+            rate_of(group),
             group["momentum"],
             group["nesterov"],
             group["weight_decay"],

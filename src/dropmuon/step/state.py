@@ -13,18 +13,19 @@ from torch.optim import Optimizer
 
 from dropmuon.checks import nonnegative_number, unknown_name
 from dropmuon.model.roster import Member, Roster
+from dropmuon.model.routing import RATIO
 from dropmuon.norms import AdamW
 from dropmuon.samplers import Sampler
 
 __all__ = ["SavedOptimizer", "check_group"]
 
 KEY = "dropmuon"
-VERSION = 4
+VERSION = 5
 
 _FIELDS = {
     *("version", "layers", "sampler", "seed", "resample_every", "total_steps", "full_start"),
     *("steps", "full_step", "turns", "parts", "active", "adaptation", "has_gradient", "skipped"),
-    "moving",
+    *("moving", "moves"),
 }
 _STARTS = ("gradient", "zero")
 _OBJECTS = {"norm", "step_rule"}
@@ -47,6 +48,10 @@ class SavedOptimizer(Optimizer):
     @property
     def parts(self) -> int:
         """The number of parts that the batch of a step is cut into."""
+        raise NotImplementedError
+
+    def _reread(self) -> None:
+        """Follow the groups, if someone has replaced them."""
         raise NotImplementedError
 
     def _own_state(self) -> dict[str, Any]:
@@ -81,12 +86,15 @@ class SavedOptimizer(Optimizer):
             hook(self)
 
     def _load(self, saved: dict[str, Any]) -> None:
+        self._reread()
         _check_fit(saved, self.param_groups, self.roster, repr(self.sampler), self.parts)
         defaults = dict(self.defaults)
         kept = [{key: g.get(key) for key in {*_OBJECTS, "layer"}} for g in self.param_groups]
+        names = [group.get("name") for group in self.param_groups]
         super().load_state_dict({key: value for key, value in saved.items() if key != KEY})
-        for group, mine in zip(self.param_groups, kept, strict=True):
+        for group, mine, name in zip(self.param_groups, kept, names, strict=True):
             group.update({key: value for key, value in mine.items() if key in group})
+            group.update({} if name is None else {"name": name})
             for key, value in defaults.items():
                 group.setdefault(key, value)
         for parameter, state in self.state.items():
@@ -103,6 +111,7 @@ def check_group(group: Mapping[str, Any]) -> None:
             raise ValueError(f"lr as a tensor must have one element, got shape {tuple(lr.shape)}")
         lr = float(lr)
     nonnegative_number("lr", lr)
+    nonnegative_number(RATIO, group.get(RATIO, 1.0))
     nonnegative_number("weight_decay", group["weight_decay"])
     if not (isinstance(momentum, Real) and 0 <= float(momentum) < 1):
         raise ValueError(
@@ -127,12 +136,14 @@ def _upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
     if own.get("version") == 2:
         own |= {"version": 3, "turns": 1, "adaptation": None}
     if own.get("version") == 3:
-        own |= {"version": VERSION, "moving": None}
+        own |= {"version": 4, "moving": None}
+    if own.get("version") == 4:
+        own |= {"version": VERSION, "moves": {}}
     return {**saved, KEY: own}
 
 
 _IN_ALL_VERSIONS = _FIELDS - {
-    *("full_step", "turns", "parts", "adaptation", "has_gradient", "moving")
+    *("full_step", "turns", "parts", "adaptation", "has_gradient", "moving", "moves")
 }
 
 

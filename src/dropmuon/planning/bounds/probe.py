@@ -24,6 +24,7 @@ from dropmuon.planning.problem import Problem
 from dropmuon.planning.timing import bisected
 from dropmuon.samplers import ActiveSet
 from dropmuon.samplers.base import FloatArray
+from dropmuon.step.rates import rate_of
 from dropmuon.theory import contiguous_blocks
 
 __all__ = [
@@ -217,7 +218,7 @@ class Probe:
             group = self._optimizer.param_groups[member.group]
             sign = -1.0 if group["maximize"] else 1.0
             steps[member.parameter] = (
-                self._unit[member.parameter] * sign * float(group["lr"]) * float(length)
+                self._unit[member.parameter] * sign * rate_of(group) * float(length)
             )
         return steps
 
