@@ -135,3 +135,10 @@ def test_layers_called_fc_before_the_last_are_hidden():
     plain = nn.ModuleDict({name: nn.Linear(4, 4) for name in names})
     assert outputs(plain) == ["fc3.weight"]
     assert outputs(Tower(**{name: nn.Linear(4, 4) for name in names})) == ["fc3.weight"]
+
+
+def test_of_matrices_that_a_model_holds_itself_only_the_last_is_the_output():
+    model = nn.Module()
+    for name in ("first", "second", "third"):
+        model.register_parameter(name, nn.Parameter(torch.ones(3, 3)))
+    assert outputs(model) == outputs(model, by=lambda name, parameter: name) == ["third"]

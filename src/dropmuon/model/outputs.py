@@ -46,7 +46,7 @@ def mark_outputs(model: nn.Module, places: Sequence[Place]) -> None:
     outside = [path for path in owners if not _inside(path, blocks)]
     for path in _last_and_named(list(owners), outside):
         maps = [place.member for place in owners[path] if place.member.is_matrix]
-        for member in maps:
+        for member in maps[-1:]:  # a module may hold all matrices of a model, as parameters
             member.tied = member.is_embedding
             member.output = not member.is_embedding
 
