@@ -182,7 +182,7 @@ def test_the_old_name_of_full_is_said_once_on_stderr(here: Path) -> None:
 
 
 def test_runs_of_the_old_layout_are_reported_with_the_names_they_have(here: Path) -> None:
-    assert main(["report", str(RESULTS / "mnist"), "--out", "old.html"]) == 0
+    assert main(["report", str(RESULTS / "gpt"), "--out", "old.html"]) == 0
     assert "muon" in (here / "old.html").read_text()
 
 
