@@ -51,8 +51,9 @@ _Point = TypeVar("_Point")
 CAUTION = 2.0
 """What a measured noise-to-signal ratio is multiplied by to predict steps.
 
-Races of parts against full updates agree with 0.8 to 2.5 (benchmarks/caution.txt). A likely cause
-for more than 1: part of the measured signal is oscillation, which momentum cancels.
+Races of parts against full updates agree with 0.6 to 3.3, 1.8 in the median; see
+benchmarks/caution.txt. A likely cause for more than 1: part of the measured signal is oscillation,
+which momentum cancels.
 """
 
 DOUBT = 2.5
