@@ -14,6 +14,7 @@ from torch.optim.optimizer import ParamsT
 
 from dropmuon import norms, samplers
 from dropmuon.backward.flags import Flags, can_truncate
+from dropmuon.backward.lookups import LookUps
 from dropmuon.backward.parts import InParts, Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
 from dropmuon.backward.strays import StrayGradients
@@ -23,6 +24,7 @@ from dropmuon.model.groups import make_groups, read_groups
 from dropmuon.model.layers import By
 from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
+from dropmuon.model.ties import Tied
 from dropmuon.samplers.base import ActiveSet, active_set
 from dropmuon.step.adaptation import Adaptation
 from dropmuon.step.draws import Draws, FullStart, check_windows, joined
@@ -37,6 +39,7 @@ _COPIED = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
     *("_routing", "_obstacle", "_flags", "_full_depth", "_short_steps", "_warned"),
     *("_steps", "_parts", "_moving", "_has_gradient", "_skipped", "_adaptation", "_strays"),
+    "_lookups",
 }
 """Attributes that a copy or a pickle keeps, besides those of every optimizer."""
 
@@ -92,6 +95,8 @@ class DropMuon(InParts, SavedOptimizer):
             "refresh" uses those gradients too: every layer's momentum follows each of them, so that
             none is stale when its layer moves.
         by, example: how a model is cut into layers, and an input to order them by execution.
+        tied: which layer an embedding that is tied to the head moves with: "head" leaves its
+            look-up out of the gradient above the lowest cutoff, "first" lets it move at that only.
         policy: norm per parameter: spectral (the paper's), muon, scion, euclidean, sign, or a
             callable of a `policies.Member`.
         orthogonalize: newton-schulz, svd, cubic, polar-express, coefficients, or a callable.
@@ -124,6 +129,7 @@ class DropMuon(InParts, SavedOptimizer):
         truncate: bool | Literal["refresh"] = True,
         by: By = "module",
         example: Any = None,
+        tied: Tied = "first",
         policy: PolicyName | Policy = "spectral",
         orthogonalize: norms.Orthogonalize = "newton-schulz",
         adamw_lr: float = 3e-4,
@@ -168,13 +174,13 @@ class DropMuon(InParts, SavedOptimizer):
         self._skipped: dict[str, Tensor] = {}
         self._warned: set[str] = set()
         self._finalizer: weakref.finalize[..., Any] | None = None
-        self._strays = StrayGradients(())
+        self._strays, self._lookups = StrayGradients(()), LookUps()
         self.roster = Roster((), ())
         if isinstance(params, nn.Module):
             self._obstacle = obstacle(params)
             if truncate is True and not isinstance(self.sampler, samplers.Full):
                 self.truncate = can_truncate(params)
-        groups, members = make_groups(params, by, example, policy, orthogonalize)
+        groups, members = make_groups(params, by, example, policy, orthogonalize, tied)
         super().__init__(groups, defaults)
         self._arrange(members)
 
@@ -219,7 +225,7 @@ class DropMuon(InParts, SavedOptimizer):
             title += f"; active in {counts} of {self.parts} parts"
         if self.draws.turns > 1:
             title += f"; matrices move in one of {self.draws.turns} turns"
-        return self.roster.table(title)
+        return "\n".join([self.roster.table(title), *self._lookups.notes(self.layers)])
 
     def __str__(self) -> str:
         return self.describe()
@@ -265,7 +271,8 @@ class DropMuon(InParts, SavedOptimizer):
         loss: Any = None
         moved: ActiveSet = ()
         frozen = self.truncate is True and len(self.active) < len(self.layers)
-        with Replay(self.updates_per_batch, frozen, self._warn_reuse, self._obstacle) as replay:
+        against = self._obstacle or self._lookups.obstacle
+        with Replay(self.updates_per_batch, frozen, self._warn_reuse, against) as replay:
             for update in range(self.updates_per_batch):
                 if closure is not None:
                     with torch.enable_grad(), replay.update(update):
@@ -407,6 +414,7 @@ class DropMuon(InParts, SavedOptimizer):
         )
         shown = self.active if self.truncate is True else self._all
         self._flags.apply(shown)
+        self._lookups.apply(shown)
         self._strays.begin(min(shown))
 
     def _no_gradient(self) -> str:
@@ -469,6 +477,10 @@ class DropMuon(InParts, SavedOptimizer):
         if isinstance(self.sampler, samplers.Adaptive):
             work = Work(roster) if self.sampler.costs is None else None
             self._adaptation = Adaptation(self.sampler, len(roster), self.parts, self._steps, work)
+        self._lookups.arrange(
+            (each for group in self.param_groups for each in group.get("lookups", ())),
+            {member.parameter: member.layer for member in roster.members()},
+        )
         self._strays.close()
         if self.truncate is True and not isinstance(self.sampler, samplers.Full):
             self._strays = StrayGradients(roster.modules())

@@ -210,6 +210,7 @@ MISUSES = [
     value("unknown-sampler", "sampler must .* mean 'uniform'", lambda: make(sampler="unifrom")),
     value("unknown-policy", "policy must .* mean 'spectral'", lambda: make(policy="spectrl")),
     value("unknown-by", "by must .* mean 'module'", lambda: make(by="modules")),
+    value("unknown-tied", "tied must .* mean 'head'", lambda: make(tied="heads")),
     value(
         "unknown-orthogonalize",
         "orthogonalize must .* mean 'newton-schulz'",

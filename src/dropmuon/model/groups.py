@@ -11,6 +11,7 @@ from dropmuon.checks import kind_of
 from dropmuon.model.layers import By, model_layers, numbered, owner_label
 from dropmuon.model.policies import Choice, Policy, PolicyName, route, warn_of_guesses
 from dropmuon.model.roster import Member, Roster
+from dropmuon.model.ties import Tied
 from dropmuon.norms import AdamW, Orthogonalize, by_name
 
 __all__ = ["layer_groups", "make_groups", "read_groups"]
@@ -23,6 +24,7 @@ def layer_groups(
     example: Any = None,
     orthogonalize: Orthogonalize = "newton-schulz",
     include_frozen: bool = False,
+    tied: Tied = "first",
 ) -> list[dict[str, Any]]:
     """Return parameter groups for `DropMuon`: one per layer and norm, with `layer` and `reason`.
 
@@ -30,9 +32,10 @@ def layer_groups(
     `ModuleList` or `Sequential`, with stem and head around them), or a callable of a parameter's
     name and the parameter that returns a label. `example` is an input of the model: a tensor, a
     tuple of positional or a dict of keyword arguments. Layers that are frozen as a whole are left
-    out unless `include_frozen`.
+    out unless `include_frozen`. `tied` is the layer of an embedding that is tied to the head: that
+    of its "first" use, or the "head"; its group then has `lookups` for the optimizer.
     """
-    roster = model_layers(model, by, example, include_frozen)
+    roster = model_layers(model, by, example, include_frozen, tied)
     route(roster.members(), policy, orthogonalize)
     return _as_groups(roster)
 
@@ -43,13 +46,14 @@ def make_groups(
     example: Any,
     policy: PolicyName | Policy,
     orthogonalize: Orthogonalize,
+    tied: Tied = "first",
 ) -> tuple[list[Any], dict[Tensor, Member]]:
     """Return what `torch.optim.Optimizer` takes, and the records of parameters made on the way.
 
     A model and `(name, parameter)` pairs become groups; groups and tensors stay as they are.
     """
     if isinstance(params, nn.Module):
-        roster = model_layers(params, by, example)
+        roster = model_layers(params, by, example, tied=tied)
     else:
         items = _listed(params)
         if not all(isinstance(item, tuple) for item in items):
@@ -160,4 +164,8 @@ def _as_groups(roster: Roster) -> list[dict[str, Any]]:
             {"params": named, "layer": name, "norm": choice.norm, "reason": choice.reason}
             for choice, named in alike.items()
         ]
+    lookups = {member.parameter: member.lookups for member in roster.members() if member.lookups}
+    for group in groups if lookups else ():
+        found = [each for _, own in group["params"] for each in lookups.get(own, ())]
+        group.update({"lookups": tuple(found)} if found else {})
     return groups

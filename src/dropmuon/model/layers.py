@@ -19,6 +19,7 @@ from dropmuon.checks import unknown_name, warn
 from dropmuon.model.forward import Uses, first_uses
 from dropmuon.model.outputs import Place, mark_outputs
 from dropmuon.model.roster import Member, Roster
+from dropmuon.model.ties import Tied, check_tied, find_lookups, first_or_head, rank_of
 
 __all__ = ["By", "model_layers", "numbered", "owner_label"]
 
@@ -29,12 +30,17 @@ _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 def model_layers(
-    model: nn.Module, by: By = "module", example: Any = None, include_frozen: bool = False
+    model: nn.Module,
+    by: By = "module",
+    example: Any = None,
+    include_frozen: bool = False,
+    tied: Tied = "first",
 ) -> Roster:
     """Return the layers of a model, in order; norms are not chosen yet."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
-    members, unreached = _members(model, example)
+    check_tied(tied)
+    members, unreached = _members(model, example, tied)
     label = _labeller(model, by, members)
     layers: dict[Hashable, list[Member]] = {}
     for member in members:
@@ -54,29 +60,28 @@ def numbered(layers: Mapping[Hashable, Sequence[Member]]) -> Roster:
     return Roster(tuple(map(str, layers)), tuple(map(tuple, layers.values())))
 
 
-def _members(model: nn.Module, example: Any) -> tuple[list[Member], set[Tensor]]:
-    """Return every parameter once, at its earliest use, in order; and those never used."""
+def _members(model: nn.Module, example: Any, tied: Tied) -> tuple[list[Member], set[Tensor]]:
+    """Return every parameter once, where it belongs, in order; and those never used."""
     model = _unwrap(model)
     uses = first_uses(model, example) if example is not None else None
     all_places = _places(model)
-    ranked: list[tuple[int, Member]] = []
+    ranked: list[tuple[float, Member]] = []
+    at_head: list[tuple[Member, list[Place]]] = []
     unreached: set[Tensor] = set()
-    for rank, places in enumerate(all_places.values()):
-        first = places[0].member
-        if uses is not None:
-            first = min(places, key=lambda place: uses.module_rank(place.module)).member
-            rank = uses.parameters.get(id(first.parameter), _NEVER)  # noqa: PLW2901
+    for places in all_places.values():
+        own = first_or_head(places, uses, tied)
+        member, rank = own.member, rank_of(own, uses)
+        if own is not min(places, key=lambda place: rank_of(place, uses)):
+            at_head.append((member, places))
+        elif uses is not None:
+            rank = uses.parameters.get(id(member.parameter), _NEVER)
             if rank == _NEVER:
-                unreached.add(first.parameter)
-        ranked.append((rank, first))
-        if len({id(place.module) for place in places}) > 1:
-            names = ", ".join(repr(place.member.name) for place in places)
-            warn(
-                f"{names} are one tied parameter: it belongs to its earliest use, {first.name!r}, "
-                "and moves with that layer only"
-            )
+                unreached.add(member.parameter)
+        ranked.append((rank, member))
     ranked.sort(key=lambda pair: pair[0])
     members = [member for _, member in ranked]
+    for member, places in at_head:
+        member.lookups = find_lookups(member, places, ranked, uses)
     mark_outputs(model, _in_order(all_places, members, uses))
     return members, unreached
 

@@ -28,6 +28,8 @@ _FIELDS = {
 }
 _STARTS = ("gradient", "zero")
 _OBJECTS = {"norm", "step_rule"}
+_UNSAVED = "lookups"
+"""The setting of a group that belongs to a model, and not to a state."""
 
 
 class SavedOptimizer(Optimizer):
@@ -64,6 +66,7 @@ class SavedOptimizer(Optimizer):
         for group in state["param_groups"]:
             for key in _OBJECTS & group.keys():
                 group[key] = None if group[key] is None else repr(group[key])
+            group.pop(_UNSAVED, None)
             if "layer" in group:
                 group["layer"] = str(group["layer"])
         names, sampler = list(self.roster.names), repr(self.sampler)
@@ -84,9 +87,10 @@ class SavedOptimizer(Optimizer):
         _check_fit(saved, self.param_groups, self.roster, repr(self.sampler), self.parts)
         defaults = dict(self.defaults)
         kept = [{key: g.get(key) for key in {*_OBJECTS, "layer"}} for g in self.param_groups]
+        unsaved = [{key: g[key] for key in {_UNSAVED} & g.keys()} for g in self.param_groups]
         super().load_state_dict({key: value for key, value in saved.items() if key != KEY})
-        for group, mine in zip(self.param_groups, kept, strict=True):
-            group.update({key: value for key, value in mine.items() if key in group})
+        for group, mine, more in zip(self.param_groups, kept, unsaved, strict=True):
+            group.update({key: value for key, value in mine.items() if key in group} | more)
             for key, value in defaults.items():
                 group.setdefault(key, value)
         for parameter, state in self.state.items():
@@ -161,13 +165,13 @@ def _check_fit(
     if len(own["layers"]) != len(layers):
         raise ValueError(
             f"state_dict is for {len(own['layers'])} layers, but this optimizer has {len(layers)}; "
-            "build it with the same model, by and example"
+            "build it with the same model, by, example and tied"
         )
     for index, (theirs, ours) in enumerate(zip(own["layers"], layers, strict=True)):
         if theirs != ours:
             raise ValueError(
                 f"state_dict has {theirs!r} as layer {index}, but this optimizer has {ours!r}; "
-                "build it with the same model, by and example"
+                "build it with the same model, by, example and tied"
             )
     if own["parts"] != parts:
         raise ValueError(
