@@ -15,6 +15,7 @@ from torch.optim.optimizer import ParamsT
 from dropmuon import norms, samplers
 from dropmuon.backward.flags import Flags, can_truncate
 from dropmuon.backward.lookups import LookUps
+from dropmuon.backward.missing import MissingGradients
 from dropmuon.backward.parts import InParts, Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
 from dropmuon.backward.strays import StrayGradients
@@ -39,7 +40,7 @@ _COPIED = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
     *("_routing", "_obstacle", "_flags", "_full_depth", "_short_steps", "_warned"),
     *("_steps", "_parts", "_moving", "_has_gradient", "_skipped", "_adaptation", "_strays"),
-    "_lookups",
+    *("_lookups", "_missing"),
 }
 """Attributes that a copy or a pickle keeps, besides those of every optimizer."""
 
@@ -174,7 +175,8 @@ class DropMuon(InParts, SavedOptimizer):
         self._skipped: dict[str, Tensor] = {}
         self._warned: set[str] = set()
         self._finalizer: weakref.finalize[..., Any] | None = None
-        self._strays, self._lookups = StrayGradients(()), LookUps()
+        self._strays, self._missing = StrayGradients(()), MissingGradients()
+        self._lookups = LookUps()
         self.roster = Roster((), ())
         if isinstance(params, nn.Module):
             self._obstacle = obstacle(params)
@@ -305,7 +307,10 @@ class DropMuon(InParts, SavedOptimizer):
         rule = self.step_rule
         of_turn = partial(stretch, moving=moving, turn=turn, turns=self.draws.turns)
         take_step(kept, self.param_groups, self.state, rule, moving, finite, of_turn)
-        self._note_gradients(followed, {member.layer for member in members})
+        found = {member.layer for member in members}
+        self._note_gradients(followed, found)
+        if self.parts == 1:
+            self._look_for_missing(active, found)
         return active
 
     def _draw_next(self, moved: ActiveSet) -> None:
@@ -336,6 +341,7 @@ class DropMuon(InParts, SavedOptimizer):
 
     def _end_part(self) -> None:
         """Go to the next part: the next forward uses its active set."""
+        self._look_for_missing(self.active, self._parts.arrived)
         self._parts.finish(self.active)
         self._freeze()
 
@@ -371,6 +377,15 @@ class DropMuon(InParts, SavedOptimizer):
                 f"no gradient reached {', '.join(sorted(silent))} in a full step; if only such "
                 "layers are drawn, the last layer that has a gradient moves with them",
             )
+
+    def _look_for_missing(self, active: ActiveSet, found: set[int]) -> None:
+        """Warn once of active layers that get no gradient because layers below are frozen."""
+        if self.truncate is not True or len(active) == len(self.layers):
+            return
+        known = [i for i in active if self._has_gradient.get(i) and self._flags.wants(i)]
+        message = self._missing.see(known, found, self.layers)
+        if message is not None:
+            self._warn_once("missing", message)
 
     def _can_have_gradient(self, layer: int) -> bool:
         return self._flags.wants(layer) and self._has_gradient.get(layer, True)
