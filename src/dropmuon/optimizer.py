@@ -20,6 +20,7 @@ from dropmuon.backward.parts import InParts, Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
 from dropmuon.backward.strays import StrayGradients
 from dropmuon.checks import nonnegative_number, unknown_name, warn, whole_number
+from dropmuon.model.compiled import too_many_graphs
 from dropmuon.model.forward import Work
 from dropmuon.model.groups import make_groups, read_groups
 from dropmuon.model.layers import By
@@ -109,6 +110,8 @@ class DropMuon(InParts, SavedOptimizer):
         error_if_nonfinite: raise on a NaN or infinite gradient instead of skipping its layer.
     """
 
+    _model: weakref.ref[nn.Module] | None = None
+
     def __init__(
         self,
         params: nn.Module | ParamsT,
@@ -179,7 +182,7 @@ class DropMuon(InParts, SavedOptimizer):
         self._lookups = LookUps()
         self.roster = Roster((), ())
         if isinstance(params, nn.Module):
-            self._obstacle = obstacle(params)
+            self._obstacle, self._model = obstacle(params), weakref.ref(params)
             if truncate is True and not isinstance(self.sampler, samplers.Full):
                 self.truncate = can_truncate(params)
         groups, members = make_groups(params, by, example, policy, orthogonalize, tied)
@@ -332,6 +335,8 @@ class DropMuon(InParts, SavedOptimizer):
         measured = adaptation is not None and adaptation.measures_at(self._steps)
         sets = self.draws.sets_at(self._steps, len(self.layers), self.parts, shares)
         self._moving = None
+        if self._steps <= 1:
+            self._warn_of_graphs()
         if self.draws.is_full(self._steps) or (self.parts > 1 and self.truncate is not True):
             # All gradients of all parts are there, whatever moves.
             self._moving = tuple(sorted({layer for each in sets for layer in each}))
@@ -344,6 +349,14 @@ class DropMuon(InParts, SavedOptimizer):
         self._look_for_missing(self.active, self._parts.arrived)
         self._parts.finish(self.active)
         self._freeze()
+
+    def _warn_of_graphs(self) -> None:
+        """Warn of a model that is compiled as a whole, before its first pass or just after it."""
+        model = None if self._model is None else self._model()
+        if model is not None and self.truncate is True:
+            message = too_many_graphs(model, self.sampler, len(self.layers))
+            if message is not None:
+                self._warn_once("graphs", message)
 
     def _warn_of_short_steps(self) -> None:
         """Warn if parts are missing repeatedly, not only in the last batch of an epoch."""

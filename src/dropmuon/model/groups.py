@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dropmuon.checks import kind_of
+from dropmuon.model.compiled import mark_compiled
 from dropmuon.model.layers import By, model_layers, numbered, owner_label
 from dropmuon.model.policies import Choice, Policy, PolicyName, route, warn_of_guesses
 from dropmuon.model.roster import Member, Roster
@@ -54,6 +55,7 @@ def make_groups(
     """
     if isinstance(params, nn.Module):
         roster = model_layers(params, by, example, tied=tied)
+        mark_compiled(params, roster)
     else:
         items = _listed(params)
         if not all(isinstance(item, tuple) for item in items):
