@@ -133,7 +133,7 @@ class DropMuon(InParts, SavedOptimizer):
         truncate: bool | Literal["refresh"] = True,
         by: By = "module",
         example: Any = None,
-        tied: Tied = "first",
+        tied: Tied = "head",
         policy: PolicyName | Policy = "spectral",
         orthogonalize: norms.Orthogonalize = "newton-schulz",
         adamw_lr: float = 3e-4,

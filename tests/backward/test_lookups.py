@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import DropMuon, layer_groups, samplers
 from tests.contract.process_group import process_group
+from tests.model.framework_models import tiny_model
 
 TOKENS = torch.tensor([[0, 3, 1, 4], [2, 2, 5, 0]])
 
@@ -137,6 +138,39 @@ def test_backward_stops_where_it_would_without_the_tie() -> None:
     optimizer._lookups.close()
     with pytest.warns(UserWarning, match="backward goes on below its cutoff"):
         assert operations(model, optimizer) > ours
+
+
+IDS = torch.arange(10).view(2, 5)
+INPUTS: dict[str, tuple[str, dict[str, Tensor]]] = {
+    "GPT-2": ("lm_head", {"input_ids": IDS, "labels": IDS}),
+    "BERT for masked tokens": ("cls.predictions.decoder", {"input_ids": IDS, "labels": IDS}),
+    "T5": ("lm_head", {"input_ids": IDS, "decoder_input_ids": IDS, "labels": IDS}),
+    "Whisper": ("proj_out", {"input_features": torch.ones(2, 8, 32), "labels": IDS}),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_backward_of_a_real_model_stops_where_it_would_without_the_tie(name: str) -> None:
+    """At every cutoff, with the same layers: those of the model without the tie, less its table."""
+    head, inputs = INPUTS[name]
+    model, free = tiny_model(name), tiny_model(name)
+    free.get_submodule(head).weight = nn.Parameter(free.get_parameter(f"{head}.weight").detach())
+    operations = []
+    for each in (model, free):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # BERT also ties a bias
+            optimizer = DropMuon(each, sampler=samplers.Progressive(), example=inputs)
+        found: dict[str, int] = {}
+        for cutoff in range(len(optimizer.layers)):
+            optimizer.activate(range(cutoff, len(optimizer.layers)))
+            with FlopCounterMode(display=False) as counter:
+                each(**inputs).loss.backward()
+            found[optimizer.layers[cutoff]] = counter.get_total_flops()
+        operations.append(found)
+    tied_to_head, apart = operations
+    assert tied_to_head.items() <= apart.items()
+    assert len(apart) - len(tied_to_head) <= 1
+    assert min(tied_to_head.values()) < 0.7 * max(tied_to_head.values())
 
 
 def test_full_opens_the_look_up_and_evaluation_does_not_change() -> None:
@@ -303,6 +337,20 @@ def test_the_gates_go_with_the_optimizer() -> None:
     gc.collect()
     assert hooks(model) == 0
     assert torch.equal(gradient(model), gradient(tied()))
+
+
+def test_a_second_optimizer_takes_the_gate_over() -> None:
+    model = tied()
+    first = DropMuon(model, tied="head")
+    first.activate([3])
+    second = DropMuon(model, tied="head")
+    assert hooks(model) == 1
+    assert torch.equal(gradient(model), gradient(tied()))
+    second.activate([3])
+    assert torch.equal(gradient(model), of_the_head(model))
+    del first
+    gc.collect()
+    assert torch.equal(gradient(model), of_the_head(model))
 
 
 def test_a_resumed_run_equals_an_unbroken_one() -> None:

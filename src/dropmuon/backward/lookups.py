@@ -60,8 +60,7 @@ class LookUps:
             self._layer[each] = layers.get(each.next, 0)
             if each not in self._gates and each.module is not None:
                 self._gates[each] = gate = _Gate()
-                # Before other hooks: they see what a frozen embedding would give them.
-                self._handles.append(each.module.register_forward_hook(gate, prepend=True))
+                self._handles.append(_install(gate, each.module))
 
     def apply(self, active: Collection[int]) -> None:
         """Open the gates of the look-ups whose layers are active, and close the others."""
@@ -122,6 +121,17 @@ class _Gate:
 
     def __reduce__(self) -> tuple[type[_Gate], tuple[()]]:
         return _Gate, ()
+
+
+def _install(gate: _Gate, module: nn.Module) -> RemovableHandle:
+    """Put a gate on a module, before other hooks: they see what a frozen embedding would give.
+
+    A gate of another optimizer goes, as the flags that it had set do; closed, it would stay so.
+    """
+    hooks = module._forward_hooks
+    for key in [key for key, hook in hooks.items() if isinstance(hook, _Gate)]:
+        del hooks[key]
+    return module.register_forward_hook(gate, prepend=True)
 
 
 def _remove(gates: dict[LookUp, _Gate], handles: list[RemovableHandle]) -> None:

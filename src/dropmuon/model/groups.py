@@ -25,7 +25,7 @@ def layer_groups(
     example: Any = None,
     orthogonalize: Orthogonalize = "newton-schulz",
     include_frozen: bool = False,
-    tied: Tied = "first",
+    tied: Tied = "head",
 ) -> list[dict[str, Any]]:
     """Return parameter groups for `DropMuon`: one per layer and norm, with `layer` and `reason`.
 
@@ -47,7 +47,7 @@ def make_groups(
     example: Any,
     policy: PolicyName | Policy,
     orthogonalize: Orthogonalize,
-    tied: Tied = "first",
+    tied: Tied = "head",
 ) -> tuple[list[Any], dict[Tensor, Member]]:
     """Return what `torch.optim.Optimizer` takes, and the records of parameters made on the way.
 

@@ -34,7 +34,7 @@ def model_layers(
     by: By = "module",
     example: Any = None,
     include_frozen: bool = False,
-    tied: Tied = "first",
+    tied: Tied = "head",
 ) -> Roster:
     """Return the layers of a model, in order; norms are not chosen yet."""
     if not isinstance(model, nn.Module):
