@@ -364,6 +364,7 @@ def test_a_resumed_run_equals_an_unbroken_one() -> None:
     assert not any("lookups" in group for group in state["param_groups"])
     resumed = DropMuon(other, tied="head")
     resumed.load_state_dict(state)
+    assert sum("lookups" in group for group in resumed.param_groups) == 1
     for _ in range(8):
         step(model, optimizer)
         step(other, resumed)
@@ -377,6 +378,8 @@ def test_a_resumed_run_equals_an_unbroken_one() -> None:
 def test_a_state_of_the_other_choice_is_refused_with_the_remedy() -> None:
     with pytest.warns(UserWarning, match="one tied parameter"):
         state = DropMuon(tied(), tied="first").state_dict()
+    with pytest.warns(UserWarning, match="one tied parameter"):
+        DropMuon(tied(), tied="first").load_state_dict(state)
     with pytest.raises(ValueError, match="the same model, by, example and tied"):
         DropMuon(tied(), tied="head").load_state_dict(state)
 
