@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dropmuon import norms, presets, samplers
 from dropmuon.checks import import_extra
 from dropmuon.model import policies
+from dropmuon.model.compiled import compile_blocks
 from dropmuon.model.groups import layer_groups
 from dropmuon.optimizer import DropMuon
 from dropmuon.step import rules
@@ -25,6 +26,7 @@ __all__ = [
     "DropMuon",
     "Plan",
     "__version__",
+    "compile_blocks",
     "layer_groups",
     "norms",
     "plan",

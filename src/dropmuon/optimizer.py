@@ -14,16 +14,20 @@ from torch.optim.optimizer import ParamsT
 
 from dropmuon import norms, samplers
 from dropmuon.backward.flags import Flags, can_truncate
+from dropmuon.backward.lookups import LookUps
+from dropmuon.backward.missing import MissingGradients
 from dropmuon.backward.parts import Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
-from dropmuon.backward.strays import StrayGradients
+from dropmuon.backward.strays import StrayGradients, order_matters
 from dropmuon.checks import unknown_name, warn, whole_number
+from dropmuon.model.compiled import too_many_graphs
 from dropmuon.model.forward import Work
 from dropmuon.model.groups import find_in_model, make_groups, read_groups
 from dropmuon.model.layers import By, Structure
 from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
-from dropmuon.model.routing import Routing
+from dropmuon.model.routing import LOOKUPS, Routing
+from dropmuon.model.ties import Tied
 from dropmuon.samplers.base import ActiveSet, active_set
 from dropmuon.step.adaptation import Adaptation
 from dropmuon.step.draws import Draws, FullStart, check_windows, joined
@@ -41,7 +45,7 @@ _COPIED = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
     *("_routing", "_obstacle", "_flags", "_full_depth", "_short_steps", "_warned"),
     *("_steps", "_parts", "_moving", "_has_gradient", "_tally", "_adaptation"),
-    *("_strays", "_released"),
+    *("_strays", "_released", "_lookups", "_missing"),
 }
 """Attributes that a copy or a pickle keeps, besides those of every optimizer."""
 
@@ -98,6 +102,8 @@ class DropMuon(Overview, SavedOptimizer):
             none is stale when its layer moves.
         by, example: how a model is cut into layers, and an input to order them by execution: a
             tensor, a tuple of positional or a mapping of keyword arguments.
+        tied: which layer an embedding that is tied to the head moves with: "head" leaves its
+            look-up out of the gradient above the lowest cutoff, "first" lets it move at that only.
         model: where `params` are groups or tensors, the model to find their layers and norms in.
         policy: norm per parameter: spectral (the paper's), muon, scion, euclidean, sign, or a
             callable of a `policies.Member`.
@@ -115,6 +121,7 @@ class DropMuon(Overview, SavedOptimizer):
     _structure: Structure | None = None  # copies have none
     _released = False
     _adamw_start: float | None = None
+    _model: weakref.ref[nn.Module] | None = None
 
     def __init__(
         self,
@@ -137,6 +144,7 @@ class DropMuon(Overview, SavedOptimizer):
         truncate: bool | Literal["refresh"] = True,
         by: By = "module",
         example: Any = None,
+        tied: Tied = "head",
         model: nn.Module | None = None,
         policy: PolicyName | Policy = "spectral",
         orthogonalize: norms.Orthogonalize = "newton-schulz",
@@ -183,14 +191,17 @@ class DropMuon(Overview, SavedOptimizer):
         self._tally = Tally()
         self._warned: set[str] = set()
         self._finalizer: weakref.finalize[..., Any] | None = None
-        self._strays = StrayGradients(())
+        self._strays, self._missing = StrayGradients(()), MissingGradients()
+        self._lookups = LookUps()
         self.roster = Roster((), ())
         whole = params if isinstance(params, nn.Module) else model
         if whole is not None:
-            self._obstacle = obstacle(whole)
+            self._obstacle, self._model = obstacle(whole), weakref.ref(whole)
             if truncate is True and not isinstance(self.sampler, samplers.Full):
                 self.truncate = can_truncate(whole)
-        groups, members, self._structure = make_groups(params, by, example, self._routing, model)
+        groups, members, self._structure = make_groups(
+            params, by, example, self._routing, model, tied
+        )
         super().__init__(groups, defaults)
         self._arrange(members)
 
@@ -234,6 +245,7 @@ class DropMuon(Overview, SavedOptimizer):
         """
         self._released = True
         self._parts.unwatch()
+        self._lookups.close()
         self._flags.observe()
         self._flags.release()
 
@@ -268,7 +280,8 @@ class DropMuon(Overview, SavedOptimizer):
         loss: Any = None
         moved: ActiveSet = ()
         frozen = self.truncate is True and len(self.active) < len(self.layers)
-        with Replay(self.updates_per_batch, frozen, self._warn_reuse, self._obstacle) as replay:
+        against = self._obstacle or self._lookups.obstacle
+        with Replay(self.updates_per_batch, frozen, self._warn_reuse, against) as replay:
             for update in range(self.updates_per_batch):
                 if closure is not None:
                     with torch.enable_grad(), replay.update(update):
@@ -301,8 +314,11 @@ class DropMuon(Overview, SavedOptimizer):
         rule = self.step_rule
         of_turn = partial(stretch, moving=moving, turn=turn, turns=self.draws.turns)
         take_step(kept, self.param_groups, self.state, rule, moving, finite, of_turn)
+        found = {member.layer for member in members}
         self._tally.count(self.layers, {member.layer for member in kept} & {*moving}, hit)
-        self._note_gradients(followed, {member.layer for member in members})
+        self._note_gradients(followed, found)
+        if self.parts == 1:
+            self._look_for_missing(active, found)
         return active
 
     def _draw_next(self, moved: ActiveSet) -> None:
@@ -326,6 +342,8 @@ class DropMuon(Overview, SavedOptimizer):
         measured = adaptation is not None and adaptation.measures_at(self._steps)
         sets = self.draws.sets_at(self._steps, len(self.layers), self.parts, shares)
         self._moving = None
+        if self._steps <= 1:
+            self._warn_of_graphs()
         if self.draws.is_full(self._steps) or (self.parts > 1 and self.truncate is not True):
             # All gradients of all parts are there, whatever moves.
             self._moving = tuple(sorted({layer for each in sets for layer in each}))
@@ -335,8 +353,17 @@ class DropMuon(Overview, SavedOptimizer):
 
     def _end_part(self) -> None:
         """Go to the next part: the next forward uses its active set."""
+        self._look_for_missing(self.active, self._parts.arrived)
         self._parts.finish(self.active)
         self._freeze()
+
+    def _warn_of_graphs(self) -> None:
+        """Warn of a model that is compiled as a whole, before its first pass or just after it."""
+        model = None if self._model is None else self._model()
+        if model is not None and self.truncate is True:
+            message = too_many_graphs(model, self.sampler, len(self.layers))
+            if message is not None:
+                self._warn_once("graphs", message)
 
     def _warn_of_short_steps(self) -> None:
         """Warn if parts are missing repeatedly, not only in the last batch of an epoch."""
@@ -370,6 +397,15 @@ class DropMuon(Overview, SavedOptimizer):
                 f"no gradient reached {', '.join(sorted(silent))} in a full step; if only such "
                 "layers are drawn, the last layer that has a gradient moves with them",
             )
+
+    def _look_for_missing(self, active: ActiveSet, found: set[int]) -> None:
+        """Warn once of active layers that get no gradient because layers below are frozen."""
+        if self.truncate is not True or len(active) == len(self.layers):
+            return
+        known = [i for i in active if self._has_gradient.get(i) and self._flags.wants(i)]
+        message = self._missing.see(known, found, self.layers)
+        if message is not None:
+            self._warn_once("missing", message)
 
     def _can_have_gradient(self, layer: int) -> bool:
         return self._flags.wants(layer) and self._has_gradient.get(layer, True)
@@ -412,6 +448,7 @@ class DropMuon(Overview, SavedOptimizer):
         freezes = self.truncate is True and not self._released
         shown = self.active if freezes else self._all
         self._flags.apply(shown)
+        self._lookups.apply(shown)
         self._strays.begin(min(shown))
 
     def _no_gradient(self) -> str:
@@ -493,7 +530,8 @@ class DropMuon(Overview, SavedOptimizer):
             self._adaptation = Adaptation(self.sampler, len(roster), self.parts, self._steps, work)
         self._strays.close()
         if self.truncate is True and not isinstance(self.sampler, samplers.Full):
-            self._strays = StrayGradients(roster.modules())
+            ordered = order_matters(self.sampler, len(roster))
+            self._strays = StrayGradients(roster.modules(), ordered=ordered)
         self._watch()
         self._draw()
         if self._finalizer is not None:
@@ -501,8 +539,14 @@ class DropMuon(Overview, SavedOptimizer):
         self._finalizer = self._flags.release_with(self)
 
     def _watch(self) -> None:
-        """Detect the ends of backwards, where a step has several parts."""
-        if self.parts > 1 and not self._released:
+        """Put gates on look-ups; detect the ends of backwards, where a step has several parts."""
+        if self._released:
+            return
+        self._lookups.arrange(
+            (each for group in self.param_groups for each in group.get(LOOKUPS, ())),
+            {m.parameter: m.layer for m in self.roster.members() if m.is_wanted},
+        )
+        if self.parts > 1:
             end = weakref.WeakMethod(self._end_part)
             members = ((member.parameter, member.layer) for member in self.roster.members())
             self._parts.watch(members, lambda: _call(end))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dropmuon import DropMuon
+from dropmuon import DropMuon, samplers
 
 
 class Text(nn.Module):
@@ -99,6 +99,29 @@ def test_layers_in_another_order_than_that_of_execution_are_named() -> None:
     assert "pass example=" in message
     ordered = Text(mixed=True)
     assert train(ordered, DropMuon(ordered, example=TOKENS), 20) == []
+
+
+@pytest.mark.parametrize("sampler", [samplers.Serial(), samplers.Nice(2)])
+def test_no_order_is_asked_for_where_none_saves_more_than_another(
+    sampler: samplers.Sampler,
+) -> None:
+    model = Text(mixed=True)
+    assert train(model, DropMuon(model, sampler=sampler), 40) == []
+
+
+def test_a_hook_is_told_where_no_order_is_asked_for() -> None:
+    model = Text(mixed=True)
+    model.table.register_forward_hook(lambda module, args, output: output.requires_grad_(True))
+    (message,) = train(model, DropMuon(model, sampler=samplers.Serial()), 40)
+    assert "'one' and all before it are frozen" in message
+
+
+def test_order_counts_for_shares_that_adapt() -> None:
+    model = Text(mixed=True)
+    optimizer = DropMuon(model, sampler="adaptive", parts=4)
+    optimizer.activate([1, 2, 3])
+    messages = train(model, optimizer, 1)
+    assert any("pass example=" in message for message in messages)
 
 
 def test_a_module_that_is_used_again_above_the_cutoff_is_no_stray() -> None:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
+from torch.utils.checkpoint import checkpoint
 
-from dropmuon import DropMuon, layer_groups, norms, policies, rules, samplers
+from dropmuon import DropMuon, compile_blocks, layer_groups, norms, policies, rules, samplers
 from tests.contract.process_group import process_group
 
 __all__ = ["MISUSES", "Misuse", "make_model"]
@@ -140,6 +142,40 @@ def half_used() -> None:
     optimizer.step()
 
 
+class Checkpointed(nn.Module):
+    """Blocks that are checkpointed as torch did it first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=True)
+        return self.head(x)
+
+
+def reentrant_checkpoints() -> None:
+    model = Checkpointed()
+    optimizer = DropMuon(model)
+    for step in range(5):
+        if step:
+            optimizer.activate([1, 2, 3])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
+            model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def compiled(layers: int) -> Any:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(layers)))
+    return torch.compile(model, backend="eager")
+
+
 def ddp_that_expects_all_gradients() -> None:
     with process_group():
         model = nn.parallel.DistributedDataParallel(make_model())
@@ -258,6 +294,7 @@ MISUSES = [
     value("unknown-sampler", "sampler must .* mean 'uniform'", lambda: make(sampler="unifrom")),
     value("unknown-policy", "policy must .* mean 'spectral'", lambda: make(policy="spectrl")),
     value("unknown-by", "by must .* mean 'module'", lambda: make(by="modules")),
+    value("unknown-tied", "tied must .* mean 'head'", lambda: make(tied="heads")),
     value(
         "unknown-orthogonalize",
         "orthogonalize must .* mean 'newton-schulz'",
@@ -544,6 +581,18 @@ MISUSES = [
         lambda: make().activate([3]),
     ),
     warned("unreached-layer", "no gradient reached 'second' in a full step", half_used),
+    warned("reentrant-checkpoints", "pass use_reentrant=False", reentrant_checkpoints),
+    warned("compiled-as-a-whole", r"compile_blocks\(model\)", lambda: DropMuon(compiled(9))),
+    value(
+        "compile-blocks-of-a-whole",
+        "model is compiled as a whole, got OptimizedModule",
+        lambda: compile_blocks(compiled(2)),
+    ),
+    value(
+        "compile-no-module",
+        "by must make layers that are modules, got 'all'",
+        lambda: compile_blocks(make_model(), by=lambda name, parameter: "all"),
+    ),
     warned(
         "ddp-expects-all-gradients",
         "find_unused_parameters=True",

@@ -16,6 +16,9 @@ from tests.norms.test_laws import TOLERANCE, check_facts
 
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 
+# torch itself, when it loads the default backend of torch.compile
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
+
 
 class Model(nn.Module):
     """A reader's model: an encoder of blocks, and a head."""

@@ -79,7 +79,9 @@ def test_a_model_without_a_head_keeps_its_last_block_on_muon(name: str, last: st
 
 def test_the_head_of_bert_for_masked_tokens_is_its_embedding() -> None:
     members = routed(tiny_model("BERT for masked tokens"))
-    assert members["bert.embeddings.word_embeddings.weight"].tied
+    tied = members["cls.predictions.decoder.weight"]
+    assert tied.tied
+    assert [each.name for each in tied.lookups] == ["bert.embeddings.word_embeddings"]
     assert isinstance(members["cls.predictions.transform.dense.weight"].norm, norms.Norm)
 
 

@@ -144,7 +144,7 @@ def test_a_tied_weight_belongs_to_its_earliest_use_and_says_so(head_first, examp
     model = Tied(head_first)
     given = torch.tensor([[0, 1]]) if example else None
     with pytest.warns(UserWarning, match=r"one tied parameter.*earliest use, 'embedding.weight'"):
-        found = members(model, example=given)
+        found = members(model, example=given, tied="first")
     expected = {
         "embedding": ["embedding.weight"],
         "hidden": ["hidden.weight", "hidden.bias"],
@@ -154,11 +154,25 @@ def test_a_tied_weight_belongs_to_its_earliest_use_and_says_so(head_first, examp
         assert list(found) == ["embedding", "hidden"]
 
 
+@pytest.mark.parametrize(("head_first", "example"), [(False, False), (False, True), (True, True)])
+def test_by_default_an_embedding_that_is_tied_belongs_to_the_head(head_first, example):
+    model = Tied(head_first)
+    given = torch.tensor([[0, 1]]) if example else None
+    found = members(model, example=given)
+    assert found == {"hidden": ["hidden.weight", "hidden.bias"], "head": ["head.weight"]}
+    assert list(found) == ["hidden", "head"]
+
+
+def test_a_head_that_is_registered_first_is_the_earliest_use_without_an_example():
+    with pytest.warns(UserWarning, match=r"one tied parameter.*earliest use, 'head.weight'"):
+        assert list(members(Tied(True))) == ["head", "hidden"]
+
+
 def test_a_tied_weight_trains_with_its_earliest_layer_only():
     model = Tied(False)
     tokens = torch.tensor([[0, 1, 2], [3, 4, 5]])
     with pytest.warns(UserWarning, match="tied"):
-        optimizer = DropMuon(model, sampler=samplers.Serial())
+        optimizer = DropMuon(model, sampler=samplers.Serial(), tied="first")
     weight = model.get_parameter("embedding.weight")
     drawn = set()
     for _ in range(12):

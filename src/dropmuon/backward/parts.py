@@ -60,6 +60,7 @@ class Parts:
         self._task = -1
         self._is_open = self._came = False
         self.meter: NoiseMeter | None = None
+        self.arrived: set[int] = set()
         self.clear()
 
     # The course of a step
@@ -76,6 +77,7 @@ class Parts:
         self.weigh((1.0,) * self.count, scales_loss=False)
         self._done: list[tuple[ActiveSet, float]] = []
         self._scaled: set[Tensor] = set()
+        self.arrived.clear()
 
     def replace(self, sets: Iterable[ActiveSet]) -> None:
         """Change the sets of this step, and keep what was accumulated."""
@@ -111,6 +113,7 @@ class Parts:
     def finish(self, active: ActiveSet) -> None:
         """End a part, in which these layers were active."""
         self._done.append((active, self._weights[len(self._done) % self.count]))
+        self.arrived.clear()
 
     # What a gradient is multiplied by
     #
@@ -193,9 +196,10 @@ class Parts:
             handle.remove()
         self._handles = []
 
-    def notice(self) -> None:
+    def notice(self, layer: int) -> None:
         """Request a callback at the end of a backward, on its first gradient."""
         self._came = True
+        self.arrived.add(layer)
         task = torch._C._current_graph_task_id()
         if task != self._task and not self._is_open:
             self._task = task
@@ -330,6 +334,6 @@ def _noticing(parts: weakref.ref[Parts], layer: int) -> Callable[[Tensor], None]
         alive = parts()
         if alive is not None:
             alive.scale_in_place(parameter, layer)
-            alive.notice()
+            alive.notice(layer)
 
     return notice

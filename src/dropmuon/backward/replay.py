@@ -36,7 +36,7 @@ from dropmuon.backward.torch_functions import (
     writes,
 )
 
-__all__ = ["Replay", "obstacle"]
+__all__ = ["Replay", "is_compiled", "obstacle"]
 
 
 class Replay:
@@ -81,9 +81,14 @@ def obstacle(model: nn.Module) -> str | None:
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             return "the model has scripted modules"
-        if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
+        if is_compiled(module):
             return "the model has compiled modules"
     return None
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Return whether calls of a module run compiled code, by `torch.compile` or `compile()`."""
+    return "_orig_mod" in module._modules or module._compiled_call_impl is not None
 
 
 class _Unknown(Exception):  # noqa: N818

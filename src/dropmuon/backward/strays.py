@@ -4,7 +4,8 @@ Below the cutoff every parameter is frozen, so nothing there needs a gradient, a
 Two things keep it alive, and neither changes a result: something else sets `requires_grad` on an
 activation, as transformers does for gradient checkpointing; or the order of layers is not that of
 execution, and an active layer runs first. Both show in a forward pass, as the input of a frozen
-module that needs a gradient.
+module that needs a gradient. Where a sampler draws all layers equally often, wherever they are, no
+order saves more than another, and only the first is told.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 from torch.utils.hooks import RemovableHandle
 
 from dropmuon.checks import warn
+from dropmuon.samplers import Sampler
 
-__all__ = ["StrayGradients"]
+__all__ = ["StrayGradients", "order_matters"]
 
 _PASSES = 8
 """The number of truncated steps that are watched."""
@@ -30,11 +33,14 @@ class StrayGradients:
     """Watches the first truncated forward passes, and warns of a gradient below the cutoff.
 
     `modules` have a name and the index of their layer. Only the first call of a module in a pass
-    counts: one that is used again above the cutoff needs a gradient there.
+    counts: one that is used again above the cutoff needs a gradient there. `ordered` says that the
+    order of layers decides how much is saved.
     """
 
-    def __init__(self, modules: Iterable[tuple[str, nn.Module, int]]) -> None:
-        self._left, self._cutoff = _PASSES, 0
+    def __init__(
+        self, modules: Iterable[tuple[str, nn.Module, int]], *, ordered: bool = True
+    ) -> None:
+        self._left, self._cutoff, self._ordered = _PASSES, 0, ordered
         self._called: dict[str, int] = {}
         me = weakref.ref(self)
         self._handles = [
@@ -65,8 +71,9 @@ class StrayGradients:
             self.close()
         elif is_below and any(map(_needs_gradient, tree_iter(inputs))):
             above = next((n for n, at in self._called.items() if at >= self._cutoff), None)
-            warn(_by_a_hook(name) if above is None else _by_order(name, above))
-            self.close()
+            if above is None or self._ordered:
+                warn(_by_a_hook(name) if above is None else _by_order(name, above))
+                self.close()
         self._called[name] = layer
 
     def close(self) -> None:
@@ -76,6 +83,15 @@ class StrayGradients:
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the hooks: a copy watches nothing."""
         return {**self.__dict__, "_handles": []}
+
+
+def order_matters(sampler: Sampler, num_layers: int) -> bool:
+    """Return whether layers are not all drawn equally often, or all of them at every step.
+
+    Then sets depend on places: upper layers are drawn more often, or in more parts of a step.
+    """
+    moves = (sampler.marginals(num_layers, progress)[1] for progress in (0.0, 0.5, 1.0))
+    return not all(each[0] < 1 and np.allclose(each, each[0]) for each in moves)
 
 
 class _Look:

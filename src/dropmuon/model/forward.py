@@ -102,7 +102,7 @@ class Work:
         self._positions: dict[Tensor, float] = {}
         matrices: dict[nn.Module, list[Tensor]] = {}
         for member in roster.members():
-            if member.module is not None and member.is_map:
+            if member.module is not None and member.is_map and not member.is_compiled:
                 matrices.setdefault(member.module, []).append(member.parameter)
         self._handles = [
             module.register_forward_hook(self._counting(found))

@@ -8,11 +8,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from dropmuon.checks import kind_of, warn
+from dropmuon.model.compiled import mark_compiled
 from dropmuon.model.layers import By, Structure, model_layers, numbered
 from dropmuon.model.names import owner_label
 from dropmuon.model.policies import Policy, PolicyName, route, warn_of_guesses
 from dropmuon.model.roster import Member, Roster
-from dropmuon.model.routing import Routing, as_groups
+from dropmuon.model.routing import LOOKUPS, Routing, as_groups
+from dropmuon.model.ties import Tied
 from dropmuon.norms import AdamW, Orthogonalize, by_name
 
 __all__ = ["find_in_model", "layer_groups", "make_groups", "read_groups"]
@@ -25,6 +27,7 @@ def layer_groups(
     example: Any = None,
     orthogonalize: Orthogonalize = "newton-schulz",
     include_frozen: bool = False,
+    tied: Tied = "head",
 ) -> list[dict[str, Any]]:
     """Return parameter groups for `DropMuon`: one per layer and norm, with `layer` and `reason`.
 
@@ -32,9 +35,11 @@ def layer_groups(
     `ModuleList`s and `Sequential`s in all towers and stages, with stem and head around them), or a
     callable of a parameter's name and the parameter that returns a label. `example` is an input of
     the model: a tensor, a tuple of positional or a mapping of keyword arguments. Layers that are
-    frozen as a whole are left out unless `include_frozen`.
+    frozen as a whole are left out unless `include_frozen`. `tied` is the layer of an embedding that
+    is tied to the head: that of its "first" use, or the "head"; its group then has `lookups` for
+    the optimizer.
     """
-    roster = model_layers(model, by, example, include_frozen)
+    roster = model_layers(model, by, example, include_frozen, tied)
     route(roster.members(), policy, orthogonalize)
     return as_groups(zip(roster.names, roster.layers, strict=True))
 
@@ -45,6 +50,7 @@ def make_groups(
     example: Any,
     routing: Routing,
     model: nn.Module | None = None,
+    tied: Tied = "head",
 ) -> tuple[list[Any], dict[Tensor, Member], Structure | None]:
     """Return what `torch.optim.Optimizer` takes, the records made on the way, and the structure.
 
@@ -58,12 +64,13 @@ def make_groups(
                 f"model is to find parameters in, but params is a model, {type(params).__name__}, "
                 "itself; leave out one of them"
             )
-        structure = Structure(params, by, example)
+        structure = Structure(params, by, example, tied)
         roster = structure.roster()
+        mark_compiled(params, roster.members())
     else:
         items = _listed(params)
         if model is not None:
-            structure = Structure(model, by, example)
+            structure = Structure(model, by, example, tied)
             are_groups = all(isinstance(item, Mapping) for item in items)
             groups = find_in_model(items if are_groups else [{"params": items}], structure, routing)
             return groups, structure.records, structure
@@ -123,6 +130,7 @@ def find_in_model(
             own.setdefault(label, []).append(place[1])
             layers.setdefault(label, []).append(place[1])
         found.append((group, own, others))
+    mark_compiled(structure.model, structure.records.values())
     for index, label in enumerate(sorted(layers, key=structure.position)):
         for member in layers[label]:
             member.layer, member.num_layers = index, len(layers)
@@ -145,7 +153,8 @@ def _pieces(
         for member in members:
             member.norm = by_name(group["norm"], routing.orthogonalize)
             member.reason = group.get("reason") or "given with the group"
-    kept = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+    replaced = ("params", "param_names", LOOKUPS)
+    kept = {key: value for key, value in group.items() if key not in replaced}
     for piece in as_groups(layers.items(), taken):
         taken.add(piece["name"])
         own = {} if group.get("layer") is None else {"layer": group["layer"]}

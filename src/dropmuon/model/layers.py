@@ -22,6 +22,7 @@ from dropmuon.model.forward import Uses, first_uses
 from dropmuon.model.names import clean_name, owner_label, unwrap
 from dropmuon.model.outputs import Place, mark_outputs
 from dropmuon.model.roster import Member, Roster
+from dropmuon.model.ties import Tied, check_tied, find_lookups, first_or_head, rank_of
 
 __all__ = ["By", "Structure", "model_layers", "numbered"]
 
@@ -31,20 +32,27 @@ _NEVER = 1 << 62
 
 
 def model_layers(
-    model: nn.Module, by: By = "module", example: Any = None, include_frozen: bool = False
+    model: nn.Module,
+    by: By = "module",
+    example: Any = None,
+    include_frozen: bool = False,
+    tied: Tied = "head",
 ) -> Roster:
     """Return the layers of a model, in order; norms are not chosen yet."""
-    return Structure(model, by, example).roster(include_frozen)
+    return Structure(model, by, example, tied).roster(include_frozen)
 
 
 class Structure:
     """Where every parameter of a model belongs, including what is frozen and may be added later."""
 
-    def __init__(self, model: nn.Module, by: By = "module", example: Any = None) -> None:
+    def __init__(
+        self, model: nn.Module, by: By = "module", example: Any = None, tied: Tied = "head"
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
-        self._model, self._by = model, by
-        found, self._unreached = _members(model, example)
+        check_tied(tied)
+        self.model, self._by, self._tied = model, by, tied
+        found, self._unreached = _members(model, example, tied)
         self._layers = _labelled(model, by, found)
         self._order = list(map(str, self._layers))
         self._places = {
@@ -61,7 +69,7 @@ class Structure:
             if include_frozen or any(member.is_wanted for member in own)
         }
         if not layers:
-            raise ValueError(_nothing_to_train(self._model, has_parameters=bool(self._places)))
+            raise ValueError(_nothing_to_train(self.model, has_parameters=bool(self._places)))
         return numbered(_adopt_unreached(layers, self._unreached))
 
     def place(self, parameter: object) -> tuple[str, Member] | None:
@@ -71,10 +79,10 @@ class Structure:
         """
         if not isinstance(parameter, Tensor):
             return None
-        if parameter not in self._places and any(parameter is p for p in self._model.parameters()):
+        if parameter not in self._places and any(parameter is p for p in self.model.parameters()):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what was to be said has been said before
-                self._grow(Structure(self._model, self._by))
+                self._grow(Structure(self.model, self._by, tied=self._tied))
         return self._places.get(parameter)
 
     def position(self, layer: Hashable) -> int:
@@ -104,29 +112,28 @@ def numbered(layers: Mapping[Hashable, Sequence[Member]]) -> Roster:
     return Roster(tuple(map(str, layers)), tuple(map(tuple, layers.values())))
 
 
-def _members(model: nn.Module, example: Any) -> tuple[list[Member], set[Tensor]]:
-    """Return every parameter once, at its earliest use, in order; and those never used."""
+def _members(model: nn.Module, example: Any, tied: Tied) -> tuple[list[Member], set[Tensor]]:
+    """Return every parameter once, where it belongs, in order; and those never used."""
     model = unwrap(model)
     uses = first_uses(model, example) if example is not None else None
     all_places = _places(model)
-    ranked: list[tuple[int, Member]] = []
+    ranked: list[tuple[float, Member]] = []
+    at_head: list[tuple[Member, list[Place]]] = []
     unreached: set[Tensor] = set()
-    for rank, places in enumerate(all_places.values()):
-        first = places[0].member
-        if uses is not None:
-            first = min(places, key=lambda place: uses.module_rank(place.module)).member
-            rank = uses.parameters.get(id(first.parameter), _NEVER)  # noqa: PLW2901
+    for places in all_places.values():
+        own = first_or_head(places, uses, tied)
+        member, rank = own.member, rank_of(own, uses)
+        if own is not min(places, key=lambda place: rank_of(place, uses)):
+            at_head.append((member, places))
+        elif uses is not None:
+            rank = uses.parameters.get(id(member.parameter), _NEVER)
             if rank == _NEVER:
-                unreached.add(first.parameter)
-        ranked.append((rank, first))
-        if len({id(place.module) for place in places}) > 1:
-            names = ", ".join(repr(place.member.name) for place in places)
-            warn(
-                f"{names} are one tied parameter: it belongs to its earliest use, {first.name!r}, "
-                "and moves with that layer only"
-            )
+                unreached.add(member.parameter)
+        ranked.append((rank, member))
     ranked.sort(key=lambda pair: pair[0])
     members = [member for _, member in ranked]
+    for member, places in at_head:
+        member.lookups = find_lookups(member, places, ranked, uses)
     mark_outputs(model, _in_order(all_places, members, uses))
     return members, unreached
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dropmuon.backward.flags import Owner, wants_training
+from dropmuon.backward.lookups import LookUp
 from dropmuon.model.kinds import Kind, is_stored_transposed, kind_of_parameter
 from dropmuon.norms import AdamW, MatrixNorm, Norm
 from dropmuon.output import aligned, short_count
@@ -27,8 +28,10 @@ class Member:
     It is made once, with its name and, where that is known, its module, which tell what `kind` of
     parameter it is. The order of layers gives it its layer, a policy its norm and the reason for
     it, and `groups` its parameter group. `output` says whether it is the output layer, where the
-    model shows it, and `tied` whether the output layer uses it as well. `is_guess` says that the
-    module is not known, and only name and shape tell; `parent` is the module that holds the module.
+    model shows it, and `tied` whether the output layer uses it as well; `lookups` are embeddings
+    that use it, where it belongs to another layer. `is_guess` says that the module is not known,
+    and only name and shape tell; `parent` is the module that holds the module, and `is_compiled`
+    says that it is called by compiled code.
     """
 
     name: str
@@ -43,6 +46,8 @@ class Member:
     output: bool | None = field(default=None, repr=False)
     tied: bool = field(default=False, repr=False)
     parent: nn.Module | None = field(default=None, repr=False)
+    lookups: tuple[LookUp, ...] = field(default=(), repr=False)
+    is_compiled: bool = field(default=False, repr=False)
     kind: Kind = field(init=False, repr=False)
     is_guess: bool = field(init=False, repr=False)
     is_stored_transposed: bool = field(init=False, repr=False)
@@ -176,10 +181,15 @@ class Roster:
             yield from layer
 
     def modules(self) -> Iterator[tuple[str, nn.Module, int]]:
-        """Iterate over the modules that own parameters, with their names and lowest layers."""
+        """Iterate over the modules that own parameters, with their names and lowest layers.
+
+        Without compiled ones, which would be compiled again when a hook comes or goes.
+        """
         seen: set[nn.Module] = set()
         for member in self.members():
-            if member.module is not None and member.module not in seen:
+            if member.module is None or member.is_compiled:
+                continue
+            if member.module not in seen:
                 seen.add(member.module)
                 yield member.name.rpartition(".")[0], member.module, member.layer
 

@@ -13,10 +13,13 @@ from dropmuon.model.policies import Choice, Policy, PolicyName
 from dropmuon.model.roster import Member
 from dropmuon.norms import AdamW, Norm, Orthogonalize, by_name
 
-__all__ = ["RATIO", "Routing", "as_groups"]
+__all__ = ["LOOKUPS", "RATIO", "Routing", "as_groups"]
 
 RATIO = "lr_ratio"
 """The setting of a group that its learning rate is multiplied by, where it has one."""
+
+LOOKUPS = "lookups"
+"""The setting of a group that has the look-ups of its parameters, where there are any."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,14 @@ def as_groups(
         for member in members:
             choice = Choice(member.norm, member.reason)
             alike.setdefault(choice, []).append((member.name, member.parameter))
+        lookups = {member.parameter: member.lookups for member in members}
         for choice, named in alike.items():
             kind = f"/{type(choice.norm).__name__.lower()}" if len(alike) > 1 else ""
             name = _unused(f"{layer}{kind}", names)
             names.add(name)
             groups.append({"params": named, "layer": layer, "name": name, **vars(choice)})
+            found = [each for _, own in named for each in lookups.get(own, ())]
+            groups[-1].update({LOOKUPS: tuple(found)} if found else {})
     return groups
 
 

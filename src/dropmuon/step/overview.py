@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dropmuon.backward.lookups import LookUps
 from dropmuon.backward.parts import InParts
 from dropmuon.model.roster import Roster
 from dropmuon.output import html_table
@@ -20,6 +21,7 @@ class Overview(InParts):
     draws: Draws
     _steps: int
     _tally: Tally
+    _lookups: LookUps
     _adaptation: Adaptation | None
 
     @property
@@ -68,7 +70,7 @@ class Overview(InParts):
 
     def describe(self) -> str:
         """Return a table of layers, parameters, shapes, norms and why each norm was chosen."""
-        return self.roster.table(self._title())
+        return "\n".join([self.roster.table(self._title()), *self._lookups.notes(self.layers)])
 
     def __repr__(self) -> str:
         return self.describe()

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from dropmuon.checks import nonnegative_number, unknown_name
 from dropmuon.model.roster import Member, Roster
-from dropmuon.model.routing import RATIO
+from dropmuon.model.routing import LOOKUPS, RATIO
 from dropmuon.norms import AdamW
 from dropmuon.samplers import Sampler
 
@@ -29,6 +29,8 @@ _FIELDS = {
 }
 _STARTS = ("gradient", "zero")
 _OBJECTS = {"norm", "step_rule"}
+_OF_MODEL = {"name", LOOKUPS}
+"""Settings of a group that come from the model, and not from a state."""
 
 
 class SavedOptimizer(Optimizer):
@@ -69,6 +71,7 @@ class SavedOptimizer(Optimizer):
         for group in state["param_groups"]:
             for key in _OBJECTS & group.keys():
                 group[key] = None if group[key] is None else repr(group[key])
+            group.pop(LOOKUPS, None)
             if "layer" in group:
                 group["layer"] = str(group["layer"])
         names, sampler = list(self.roster.names), repr(self.sampler)
@@ -90,11 +93,10 @@ class SavedOptimizer(Optimizer):
         _check_fit(saved, self.param_groups, self.roster, repr(self.sampler), self.parts)
         defaults = dict(self.defaults)
         kept = [{key: g.get(key) for key in {*_OBJECTS, "layer"}} for g in self.param_groups]
-        names = [group.get("name") for group in self.param_groups]
+        more = [{key: g[key] for key in _OF_MODEL & g.keys()} for g in self.param_groups]
         super().load_state_dict({key: value for key, value in saved.items() if key != KEY})
-        for group, mine, name in zip(self.param_groups, kept, names, strict=True):
-            group.update({key: value for key, value in mine.items() if key in group})
-            group.update({} if name is None else {"name": name})
+        for group, mine, own in zip(self.param_groups, kept, more, strict=True):
+            group.update({key: value for key, value in mine.items() if key in group} | own)
             for key, value in defaults.items():
                 group.setdefault(key, value)
         for parameter, state in self.state.items():
@@ -172,13 +174,13 @@ def _check_fit(
     if len(own["layers"]) != len(layers):
         raise ValueError(
             f"state_dict is for {len(own['layers'])} layers, but this optimizer has {len(layers)}; "
-            "build it with the same model, by and example"
+            "build it with the same model, by, example and tied"
         )
     for index, (theirs, ours) in enumerate(zip(own["layers"], layers, strict=True)):
         if theirs != ours:
             raise ValueError(
                 f"state_dict has {theirs!r} as layer {index}, but this optimizer has {ours!r}; "
-                "build it with the same model, by and example"
+                "build it with the same model, by, example and tied"
             )
     if own["parts"] != parts:
         raise ValueError(

@@ -23,7 +23,7 @@ BLOCKS: dict[str, list[str]] = {
         "model.decoder.layers.* x2",
     ],
     "whisper": [
-        *("model.encoder.layers.* x2", "model.decoder.embed_tokens"),
+        *("model.encoder.layers.* x2", "model.decoder.embed_positions"),
         "model.decoder.layers.* x2",
     ],
     "clip": [
@@ -58,16 +58,29 @@ def family(layer: str) -> str:
     return f"{head}.*" if last.isdigit() else layer
 
 
-@tied
-@pytest.mark.parametrize("name", TINY)
-def test_blocks_of_all_towers_and_stages_are_found_in_order_of_execution(name: str) -> None:
+def families(name: str, **options: Any) -> list[str]:
     model, example = tiny(name)
-    layers = DropMuon(model, by="block", example=example).layers
+    layers = DropMuon(model, by="block", example=example, **options).layers
     found = []
     for kind, group in groupby(layers, family):
         found.append(f"{kind} x{len(list(group))}" if kind.endswith("*") else kind)
-    assert found[0] == "stem"
+    return found
+
+
+@tied
+@pytest.mark.parametrize("name", TINY)
+def test_blocks_of_all_towers_and_stages_are_found_in_order_of_execution(name: str) -> None:
+    found = families(name)
+    assert (found[0] == "stem") == (name != "t5")  # whose only table moves with the head
     assert [each for each in found if each not in ("stem", "head")] == BLOCKS[name]
+
+
+@tied
+@pytest.mark.parametrize(("name", "table"), [("t5", 0), ("whisper", 2)])
+def test_a_table_that_moves_alone_is_a_layer_where_it_is_looked_up(name: str, table: int) -> None:
+    found = families(name, tied="first")
+    expected = {"t5": "stem", "whisper": "model.decoder.embed_tokens"}
+    assert found[table] == expected[name]
 
 
 @tied
