@@ -1,6 +1,6 @@
 """What races say of the law that turns noise into steps: how cautious must it be?
 
-    python benchmarks/caution.py RACE ... [--output benchmarks/caution.txt]
+    python benchmarks/caution.py [RACE ...] [--output benchmarks/caution.txt]
 
 A layer with the noise-to-signal ratio nu is said to need (1 + k nu/q) / (1 + k nu) as many steps
 with a share q of the batch as with all of it. A race of `drop-muon:parts-M` against `full` tells
@@ -26,15 +26,16 @@ from dropmuon.lab.ladder import RaceDirectory
 
 HEADER = "race                  budget  method    nu     speed-up  steps needed  caution"
 MOST = 1000.0
+RACES = Path(__file__).parents[1] / "docs" / "results" / "races"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("races", nargs="+", type=Path)
+    parser.add_argument("races", nargs="*", type=Path, help="by default those of the docs")
     parser.add_argument("--output", type=Path, help="also write the raw output to this file")
     options = parser.parse_args()
     lines = [f"$ python {' '.join(sys.argv)}", HEADER]
-    found = [row for path in options.races for row in rows(path)]
+    found = [row for path in options.races or sorted(RACES.iterdir()) for row in rows(path)]
     lines += [text for text, _ in found]
     values = [value for _, value in found]
     ends = f"from {min(values):.2g} to {max(values):.2g}"
