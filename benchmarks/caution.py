@@ -55,7 +55,7 @@ def rows(path: Path) -> Iterator[tuple[str, float]]:
             if gap is None or gap.distance.ratio is None:
                 continue
             nu = noise_along(race, rung)
-            slowdown = steps_needed(results, method, rung, gap.distance.ratio, gap.distance.cost)
+            slowdown = steps_needed(results, method, rung, gap.distance.ratio)
             caution = implied(nu, 1 / int(parts), slowdown)
             yield (
                 f"{path.name:21} {rung:6g}  parts-{parts}  {nu.mean():6.3f}  "
@@ -64,9 +64,7 @@ def rows(path: Path) -> Iterator[tuple[str, float]]:
             )
 
 
-def steps_needed(
-    results: RaceResults, method: str, rung: float, ratio: float, cost: float
-) -> float:
+def steps_needed(results: RaceResults, method: str, rung: float, ratio: float) -> float:
     """Return the steps that the method took over those that the baseline needs."""
     own, full = results.place(method, rung), results.place(results.baseline, rung)
     if own is None or full is None:

@@ -126,7 +126,7 @@ def _cnn_block(inside: int, outside: int, batch_norm: bool) -> nn.Sequential:
 class _HalvingPool(nn.Module):
     """The largest of 2x2 pixels; before a ReLU, which commutes with it, there is less to clamp.
 
-    A frozen layer takes two maxima instead: the same values, several times as fast on a CPU, but
+    A frozen layer takes two maxima instead: the same values, faster on a CPU, but
     with another gradient where pixels are equal.
     """
 
