@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dropmuon.planning import Plan
+from dropmuon.theory import StepCosts
 from tests.planning.synthetic_plans import costs_of, layer_names, noise_of, plan_of
 
 
@@ -31,7 +33,8 @@ def test_the_figure_of_measurements_has_noise_and_shares() -> None:
     (over_the_run, _) = figure.axes[1].lines
     assert np.asarray(over_the_run.get_ydata()).tolist() == found.gains.ratios.tolist()
     assert found.best.name in figure.get_suptitle()
-    without = Plan(costs_of(layer_names(3)))
+    slow_updates = StepCosts(0.001, [0.002] * 3, [0.004] * 3, [0.1] * 3)
+    without = Plan(replace(costs_of(layer_names(3)), seconds=slow_updates))
     assert titles(without.plot()) == ["Costs", "Recommended shares, 4 turns"]
 
 

@@ -86,7 +86,7 @@ def test_pieces_that_are_faster_by_themselves_are_told(seconds: float, told: boo
 
 
 def test_turns_are_told() -> None:
-    text = str(measured(noise_of([9.0] * 3), update=3.0))
+    text = str(measured(noise_of([9.0] * 3), update=12.0))
     assert text.startswith("Take turns: matrices move at every fourth step, 4 times as far.")
     assert "optimizer.split" not in text
     assert "shares should be 1" not in text

@@ -118,12 +118,13 @@ def _options(plan: Plan) -> str:
 
 
 def _basis() -> str:
-    quality = ", ".join(f"{value:g} with {r} turns" for r, value in QUALITY.items())
+    quality = ", ".join(f"{low:g} to {high:g} with {r} turns" for r, (low, high) in QUALITY.items())
     return (
         "Measured: costs and noise. Assumed: the steps needed grow as 1 + nu/q for a layer with a "
         f"share q, where nu is {CAUTION:g} times the measured noise / signal, out of caution; "
         f"intervals span {CAUTION / DOUBT:.2g} to {CAUTION * DOUBT:.2g} times. Also assumed: the "
-        f"progress of a step with turns ({quality}), which was measured on a small GPT."
+        f"progress of a step with turns ({quality}), which depends on the model, lr and the "
+        "length of the run."
     )
 
 
