@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from dropmuon.lab.data.cache import cache_directory, contents, fetch
 from dropmuon.lab.data.catalogue import find
-from dropmuon.lab.data.tensors import Pictures, idx
+from dropmuon.lab.data.readers import Pictures, idx
 from dropmuon.output import write_bytes
 
 TRAIN_PER_CLASS = 700

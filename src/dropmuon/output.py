@@ -5,13 +5,17 @@ from __future__ import annotations
 import html
 import json
 import os
+import re
 import tempfile
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 __all__ = [
     "aligned",
+    "clear_drafts",
     "duration",
     "html_table",
     "readable",
@@ -61,7 +65,7 @@ def duration(seconds: float | None) -> str:
         return f"{seconds / 3600:.1f} h"
     if seconds >= 120:
         return f"{seconds / 60:.1f} min"
-    if seconds >= 1 or seconds == 0:
+    if seconds >= 1 or seconds < 1e-9:
         return f"{seconds:.1f} s" if seconds < 99.95 else f"{seconds:.0f} s"
     return f"{1000 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
 
@@ -71,10 +75,27 @@ def readable(argument: str) -> str:
     return os.fsencode(argument).decode(errors="replace")
 
 
+_ABANDONED = 3600.0
+"""The age in seconds at which no draft is still being written."""
+
+
+def clear_drafts(directory: Path, *, of: str = r".+", age: float = 0.0) -> None:
+    """Remove drafts of files of these names that killed processes left, if they are this old.
+
+    With no age given, nobody else may be writing to the directory.
+    """
+    pattern = re.compile(rf"\.{of}\.[a-z0-9_]{{8}}\.draft")
+    for draft in [each for each in directory.glob(".*.draft") if pattern.fullmatch(each.name)]:
+        with suppress(OSError):
+            if time.time() - draft.stat().st_mtime >= age:
+                draft.unlink()
+
+
 def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     """Let `fill` write a draft next to the file, then move it into place; make its directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    clear_drafts(path.parent, of=re.escape(path.name), age=_ABANDONED)
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".draft")
     try:
         with os.fdopen(handle, "wb") as file:
             fill(file)

@@ -164,3 +164,20 @@ def test_arguments_that_cannot_be_read_are_one_line_too(
     assert err.startswith("dropmuon: error: ")
     assert err.count("\n") == 1
     assert words in err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["race", "--help"], ["data", "list"]])
+def test_what_trains_nothing_imports_no_torch(arguments: list[str]) -> None:
+    script = f"""
+import sys
+from dropmuon.cli import main
+try:
+    main({arguments!r})
+except SystemExit as end:
+    assert not end.code
+assert "torch" not in sys.modules, "torch"
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

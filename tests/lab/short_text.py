@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dropmuon.lab import data
-from dropmuon.lab.data import cache
+from dropmuon.lab.data import cache, tensors
 from dropmuon.lab.data.catalogue import DataSet
 
 
@@ -18,5 +17,5 @@ def replace_texts(monkeypatch: pytest.MonkeyPatch, **texts: bytes) -> None:
             return {"text": texts[chosen.name]}
         return read(chosen, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(data, "contents", contents)
-    monkeypatch.setattr(data, "is_missing", lambda *_: False)
+    monkeypatch.setattr(tensors, "contents", contents)
+    monkeypatch.setattr(tensors, "is_missing", lambda *_: False)

@@ -8,8 +8,8 @@ import tarfile
 from pathlib import Path
 
 from dropmuon.lab.data.catalogue import DataSet
+from dropmuon.lab.data.readers import text
 from dropmuon.lab.data.sources import File, Source, Web, as_is
-from dropmuon.lab.data.tensors import text
 
 FIRST, SECOND = b"first file " * 5000, b"second file " * 5000
 NOWHERE = Web("http://127.0.0.1:1/{file}", as_is)

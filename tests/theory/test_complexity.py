@@ -188,3 +188,11 @@ def test_bad_input_is_refused(call: object, message: str) -> None:
     assert callable(call)
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("size", [1e200, 1e300])
+def test_more_iterations_than_a_float_holds_are_an_error(size: float) -> None:
+    smoothness = Smoothness.separable([size, 1.0], [size, 1.0])
+    for count in (iterations_smooth, iterations_generalized):
+        with pytest.raises(ValueError, match="iterations is larger than any float"):
+            count(samplers.Progressive(), smoothness, gap=1e300, epsilon=1e-300)

@@ -299,3 +299,8 @@ def test_bad_programs_are_named(weights: object, prices: object, message: str) -
 def test_a_program_refuses_costs_of_another_number_of_layers() -> None:
     with pytest.raises(ValueError, match="costs must be of 1 layers, got 2"):
         solve_linear_program([[1.0]], Costs(1.0, [1.0, 1.0], [1.0, 1.0]))
+
+
+def test_constants_beyond_floats_are_refused() -> None:
+    with pytest.raises(ValueError, match="300 orders of magnitude, got 1e\\+300 beside 1e-300"):
+        optimal_progressive([[1e-300, 0.0], [1e300, 1e300]])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import binom
 
-from dropmuon import rules, samplers
+from dropmuon import rules, samplers, theory
 from dropmuon.theory.costs import distribution_of
 from dropmuon.theory.smoothness import Smoothness
 from dropmuon.theory.stochastic import (
@@ -297,3 +297,11 @@ def test_bad_input_is_refused(call: object, message: str) -> None:
     assert callable(call)
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_constants_that_no_number_of_steps_makes_up_for_are_refused() -> None:
+    smoothness = Smoothness.separable([1e300, 1e300], [1.0, 1.0])
+    with pytest.raises(ValueError, match="iterations is larger than any float"):
+        theory.iterations_stochastic(
+            samplers.Full(), smoothness, theory.StochasticCase(1e300, 1e300), 1e-300
+        )

@@ -8,8 +8,10 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from dropmuon.cli import compare, data, plan, sweep
@@ -36,9 +38,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
         print(f"{_WRONG} {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except (LookupError, ArithmeticError, AttributeError) as error:
+        print(f"{_WRONG} {_unexpected(error)}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("dropmuon: stopped", file=sys.stderr)
         return 130
+
+
+def _unexpected(error: Exception) -> str:
+    """Say what went wrong where: a file that is not what was written, or a mistake of ours."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"{type(error).__name__}: {' '.join(str(error).split())} "
+        f"(in {Path(place.filename).name}, line {place.lineno}); a file was damaged or edited; "
+        "if not, please report this"
+    )
 
 
 def _open_streams() -> None:

@@ -20,9 +20,17 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dropmuon.output import write_json, write_text
+from dropmuon.output import clear_drafts, write_json, write_text
 
 __all__ = ["Evaluation", "RunDirectory", "check_same", "finite", "methods_in", "try_lock"]
+
+
+_TEXTS, _COUNTS = {"method"}, {"seed", "step"}
+_LISTS = {"moved", "cutoffs", "shares", "noise"}
+_MAY_BE_MISSING = {
+    *("train_loss", "test_loss", "load", "progress", "train_bits_per_byte", "test_bits_per_byte"),
+    *("noise",),
+}
 
 
 @dataclass(frozen=True)
@@ -85,8 +93,9 @@ class Evaluation:
         """Read what `line` wrote; unknown fields of later versions are ignored."""
         content = json.loads(line)
         known = {each.name: content[each.name] for each in fields(cls) if each.name in content}
-        lists = ("moved", "cutoffs", "shares", "noise")
-        return cls(**known | {name: tuple(known.get(name) or ()) for name in lists})
+        for name, value in known.items():
+            _check_value(name, value)
+        return cls(**known | {name: tuple(known.get(name) or ()) for name in _LISTS})
 
 
 @dataclass(frozen=True)
@@ -129,8 +138,24 @@ class RunDirectory:
         path = self.path / "evaluations.jsonl"
         if not path.exists():
             return []
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        return [Evaluation.parse(line) for line in lines if line.endswith("\n") and line.strip()]
+        lines = path.read_bytes().splitlines(keepends=True)
+        return [
+            _parsed(path, number, line)
+            for number, line in enumerate(lines, start=1)
+            if line.endswith(b"\n") and line.strip()
+        ]
+
+    def check_readable(self) -> None:
+        """Raise ValueError if a file that was written before is damaged."""
+        for name in ("config.json", "environment.json", "methods.json"):
+            if (self.path / name).exists():
+                self._read(name)
+        self.evaluations()
+
+    def clear_drafts(self) -> None:
+        """Remove what killed processes left of files; only whoever has the lock may do that."""
+        for directory in (self.path, self.checkpoints, self.weights):
+            clear_drafts(directory)
 
     def append(self, evaluation: Evaluation) -> None:
         """Add one evaluation at the end."""
@@ -183,11 +208,36 @@ class RunDirectory:
                 f"{self.path} is not a dropmuon run: it has no {name}; give a directory that "
                 "`dropmuon compare --out` made"
             ) from error
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             raise ValueError(f"{path} is not JSON: {error}; the run is damaged") from error
         if not isinstance(found, dict):
             raise ValueError(f"{path} must hold an object, got {type(found).__name__}")
         return found
+
+
+def _parsed(path: Path, number: int, line: bytes) -> Evaluation:
+    try:
+        return Evaluation.parse(line.decode())
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path}, line {number}, is damaged: {error}; restore the file, or start the run again"
+        ) from error
+
+
+def _check_value(name: str, value: object) -> None:
+    """Raise ValueError if an evaluation has another kind of value than it should."""
+    if value is None and name in _MAY_BE_MISSING:
+        return
+    each = value if name in _LISTS and isinstance(value, list) else [value]
+    if name in _LISTS and each is not value:
+        raise ValueError(f"{name} must be a list, got {value!r}")
+    kind = str if name in _TEXTS else int if name in _COUNTS else (int, float)
+    for one in each:
+        right = isinstance(one, kind) and not isinstance(one, bool)
+        if not (right or (one is None and name in _MAY_BE_MISSING)):
+            raise ValueError(f"{name} is wrong: {one!r}")
+        if isinstance(one, int | float) and not abs(one) < 1e300:  # beyond, sums overflow
+            raise ValueError(f"{name} is wrong: {str(one)[:40]}")
 
 
 def methods_in(evaluations: Sequence[Evaluation]) -> list[str]:

@@ -27,6 +27,7 @@ __all__ = [
     "check_case",
     "check_positive",
     "check_regime",
+    "countable",
     "generalized_weights",
     "iterations_generalized",
     "iterations_smooth",
@@ -72,7 +73,7 @@ def iterations_smooth(
     """
     check_positive(gap=gap, epsilon=epsilon)
     weights = smooth_weights(sampler, smoothness, progress)
-    return math.ceil(gap / (epsilon * float(weights.min())))
+    return math.ceil(countable(gap, epsilon * float(weights.min())))
 
 
 def iterations_generalized(
@@ -94,8 +95,20 @@ def iterations_generalized(
     weights = means.generalized_weights()
     scale = epsilon * float(weights.mean() if weighted else weights.min())
     return GeneralizedIterations(
-        quadratic=2.0 * gap * float(means.spread()) / scale**2, linear=2.0 * gap / scale
+        quadratic=countable(2.0 * gap * float(means.spread()), scale**2),
+        linear=countable(2.0 * gap, scale),
     )
+
+
+def countable(work: float, progress: float) -> float:
+    """Return work / progress, a number of iterations; ValueError if it is beyond floats."""
+    found = work / progress if progress > 0 else math.inf
+    if not math.isfinite(found):
+        raise ValueError(
+            "the number of iterations is larger than any float: constants and gap are too large "
+            "for this epsilon, or epsilon is too small; measure the constants again"
+        )
+    return found
 
 
 def smooth_weights(sampler: Sampling, smoothness: Smoothness, progress: float = 0.0) -> FloatArray:

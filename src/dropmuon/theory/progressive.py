@@ -69,6 +69,11 @@ def optimal_progressive(L: npt.ArrayLike, *, repair: bool = False) -> FloatArray
     constants = check_progressive_constants(L, repair=repair)
     scale = constants.max()
     scaled = constants / scale
+    if not scaled[np.tri(len(scaled), dtype=bool)].all():
+        raise ValueError(
+            f"L must not span more than 300 orders of magnitude, got {constants.max():g} beside "
+            f"{constants[constants > 0].min():g}; leave out layers that hardly matter"
+        )
     inverse = np.zeros_like(scaled)
     np.divide(1.0, scaled, out=inverse, where=scaled > 0)
     q = np.zeros(len(scaled))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dropmuon.checks import unknown_name, whole_number
 from dropmuon.samplers.base import FloatArray
 from dropmuon.samplers.progressive import Progressive, Shares
-from dropmuon.theory.complexity import Means, check_positive
+from dropmuon.theory.complexity import Means, check_positive, countable
 from dropmuon.theory.costs import Sampling, nonnegative
 from dropmuon.theory.leading_order import StochasticCase
 from dropmuon.theory.smoothness import Smoothness
@@ -36,6 +36,9 @@ __all__ = [
 
 PartsDraws: TypeAlias = Literal["systematic", "independent"]
 """How the sets of a step's parts are drawn: together, as samplers do, or each on its own."""
+
+_MOST = 2**1000
+"""More steps than anyone counts; beyond, a bound overflows."""
 
 _ADMISSIBLE = 1.0 + 1e-9
 
@@ -219,8 +222,10 @@ def iterations_stochastic(
         return StochasticIterations(horizon, eta, StochasticBound(**terms))
 
     high_end = 1
-    while at(high_end).bound.total > epsilon:
-        high_end *= 2
+    with np.errstate(all="ignore"):  # what overflows never falls below epsilon
+        while not at(high_end).bound.total <= epsilon:
+            high_end *= 2
+            countable(1.0, 1.0 / high_end if high_end < _MOST else 0.0)
     low_end = high_end // 2
     while high_end - low_end > 1:
         middle = (low_end + high_end) // 2

@@ -35,3 +35,8 @@ def test_every_set_has_an_official_source_and_a_package(name: str):
     sources = [str(source) for source in CATALOGUE[name].sources]
     assert sources[0].startswith("http")
     assert not sources[-1].startswith("http")
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_no_source_is_read_over_a_plain_connection(name: str):
+    assert not [each for each in map(str, CATALOGUE[name].sources) if each.startswith("http:")]

@@ -14,7 +14,7 @@ import pytest
 from dropmuon.lab import data
 from dropmuon.lab.data.cache import contents
 from dropmuon.lab.data.catalogue import find
-from dropmuon.lab.data.tensors import idx
+from dropmuon.lab.data.readers import idx
 
 SCRIPT = Path(__file__).parents[3] / "scripts/make_fashion_mini.py"
 

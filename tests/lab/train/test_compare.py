@@ -94,16 +94,6 @@ def test_evaluations_after_the_last_kept_state_are_made_anew(
     assert timeless(compare(tiny(), out, resume=True)) == timeless(unbroken)
 
 
-@pytest.mark.parametrize("content", [b"", b"no state"])
-def test_a_damaged_state_is_named_with_the_remedy(tmp_path: Path, content: bytes) -> None:
-    out = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        compare(tiny(), out, watcher=StopAfter(9))
-    (out / "checkpoints" / "0-seed0.pt").write_bytes(content)
-    with pytest.raises(ValueError, match=r"0-seed0.pt is damaged .*; remove it"):
-        compare(tiny(), out, resume=True)
-
-
 def test_a_run_that_began_with_the_old_name_of_full_is_resumed(
     unbroken: RunDirectory, tmp_path: Path
 ) -> None:

@@ -163,7 +163,7 @@ def test_a_share_of_an_epoch_is_a_budget() -> None:
 def test_seconds_are_measured_once_and_kept(tmp_path: Path) -> None:
     config = equal_cost(budget="seconds", seeds=(0,), methods=("full", "drop-muon:parts-4"))
     with pytest.raises(KeyboardInterrupt):
-        compare(config, tmp_path / "run", watcher=StopAfter(3))
+        compare(config, tmp_path / "run", watcher=StopAfter(1))
     kept = (tmp_path / "run" / "budget.json").read_text()
     run = compare(config, tmp_path / "run", resume=True)
     assert (run.path / "budget.json").read_text() == kept

@@ -5,11 +5,13 @@ To add a data set, add an entry here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dropmuon.checks import unknown_name
+from dropmuon.checks import unknown_name, whole_number
+from dropmuon.lab.data.readers import Reader, cifar, digits, idx, npz, text
 from dropmuon.lab.data.sources import (
     DebianPackage,
     File,
@@ -24,9 +26,8 @@ from dropmuon.lab.data.sources import (
     untar_beginnings,
     unzip,
 )
-from dropmuon.lab.data.tensors import Reader, cifar, digits, idx, npz, text
 
-__all__ = ["CATALOGUE", "NAMES", "DataSet", "find"]
+__all__ = ["CATALOGUE", "NAMES", "DataSet", "check_classes", "find", "kind_of"]
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ _SETS = (
         ),
         (
             Web(
-                "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{file}.gz",
+                "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/{file}.gz",
                 gunzip,
             ),
             DebianPackage("dataset-fashion-mnist", "usr/share/datasets/fashion-mnist"),
@@ -222,3 +223,26 @@ _SETS = (
 
 CATALOGUE = {each.name: each for each in _SETS}
 NAMES = tuple(CATALOGUE)
+
+
+def kind_of(name: str) -> Literal["images", "bytes"]:
+    """Return what a data set has, without loading it."""
+    return find(name).kind
+
+
+def check_classes(name: str, classes: Sequence[int]) -> None:
+    """Raise ValueError if these cannot be classes of a data set, whichever it has."""
+    if not classes:
+        return
+    if find(name).kind == "bytes":
+        raise ValueError(
+            f"classes must be left out for texts, got {tuple(classes)} for {name}; only images "
+            "have them"
+        )
+    for each in classes:
+        whole_number("classes", each, least=0)
+    twice = next((each for each in classes if list(classes).count(each) > 1), None)
+    if twice is not None:
+        raise ValueError(f"classes must be distinct, got {twice} twice; drop one")
+    if len(classes) < 2:
+        raise ValueError(f"classes must be at least two, got {tuple(classes)}; add another")

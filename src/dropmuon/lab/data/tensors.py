@@ -1,38 +1,24 @@
-"""What a model learns from: inputs and targets as one tensor each, on the device.
-
-A reader is called with the contents of a data set's files, by name, and returns arrays of pixels
-and labels, or text. Checksums have been verified by then, so a reader trusts what it reads.
-"""
+"""What a model learns from: inputs and targets as one tensor each, on the device."""
 
 from __future__ import annotations
 
-import importlib
-import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = [
-    "Data",
-    "Examples",
-    "Pictures",
-    "Reader",
-    "augment",
-    "cifar",
-    "digits",
-    "from_pictures",
-    "from_text",
-    "idx",
-    "npz",
-    "of_classes",
-    "text",
-]
+from dropmuon.checks import whole_number
+from dropmuon.lab.data.cache import cache_directory, contents, is_missing
+from dropmuon.lab.data.cache import fetch as fetch_files
+from dropmuon.lab.data.catalogue import check_classes, find
+from dropmuon.lab.data.readers import Pictures, Pixels
+
+__all__ = ["Data", "Examples", "augment", "from_pictures", "from_text", "load", "of_classes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,85 +72,51 @@ class Data:
         return Data(self.name, self.kind, train, test, self.num_classes, self.shape)
 
 
-Pixels = npt.NDArray[np.uint8]
+def load(
+    name: str,
+    *,
+    cache: Path | str | None = None,
+    device: torch.device | str = "cpu",
+    context: int = 64,
+    classes: Sequence[int] = (),
+    fetch: bool = True,
+    show_progress: bool = False,
+) -> Data:
+    """Load a data set onto a device; each of its files must have the right checksum.
 
-
-@dataclass(frozen=True, eq=False)
-class Pictures:
-    """Images (N, C, H, W) and labels (N,) of the training set and of the test set, as bytes."""
-
-    train: Pixels
-    train_labels: Pixels
-    test: Pixels
-    test_labels: Pixels
-
-
-Reader = Callable[[Mapping[str, bytes]], Pictures | bytes]
-"""A function that returns pictures, or one long text as bytes."""
-
-
-def idx(files: Mapping[str, bytes]) -> Pictures:
-    """Read the four files of MNIST: a header of big-endian numbers, then one byte per value."""
-
-    def images(name: str) -> Pixels:
-        content = files[f"{name}-images-idx3-ubyte"]
-        count, height, width = np.frombuffer(content, ">i4", count=3, offset=4)
-        return np.frombuffer(content, np.uint8, offset=16).reshape(count, 1, height, width)
-
-    def labels(name: str) -> Pixels:
-        return np.frombuffer(files[f"{name}-labels-idx1-ubyte"], np.uint8, offset=8)
-
-    return Pictures(images("train"), labels("train"), images("t10k"), labels("t10k"))
-
-
-def cifar(files: Mapping[str, bytes]) -> Pictures:
-    """Read the binary batches of CIFAR-10: per image a label, then three planes of 32x32."""
-
-    def records(*names: str) -> Pixels:
-        return np.frombuffer(b"".join(files[name] for name in names), np.uint8).reshape(-1, 3073)
-
-    train = records(*(f"data_batch_{number}.bin" for number in range(1, 6)))
-    test = records("test_batch.bin")
-    return Pictures(
-        train[:, 1:].reshape(-1, 3, 32, 32),
-        train[:, 0],
-        test[:, 1:].reshape(-1, 3, 32, 32),
-        test[:, 0],
-    )
-
-
-def npz(files: Mapping[str, bytes]) -> Pictures:
-    """Read one NumPy archive of grey images (N, H, W) and labels (N,)."""
-    (archive,) = files.values()
-    with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
-        return Pictures(
-            arrays["train_images"][:, None],
-            arrays["train_labels"],
-            arrays["test_images"][:, None],
-            arrays["test_labels"],
-        )
-
-
-def digits(files: Mapping[str, bytes]) -> Pictures:
-    """Read scikit-learn's 1,797 digits; the training set is always the same four fifths."""
-    found = importlib.import_module("sklearn.datasets").load_digits()  # slow to import
-    images, labels = found.images.astype(np.uint8)[:, None], found.target.astype(np.uint8)
-    order = np.random.RandomState(0).permutation(len(images))
-    train, test = np.split(order, [int(0.8 * len(images))])
-    return Pictures(images[train], labels[train], images[test], labels[test])
-
-
-def text(files: Mapping[str, bytes]) -> bytes:
-    """Read one file of text."""
-    (content,) = files.values()
-    return content
+    Args:
+        name: one of `NAMES`.
+        cache: directory of fetched files; by default `$DROPMUON_DATA`, or else the platform's
+            cache directory.
+        device: where the tensors live.
+        context: bytes per example, for text.
+        classes: of images, those to keep, relabelled 0, 1, ... in this order; all by default.
+        fetch: whether to fetch missing files; if not, they are an error.
+        show_progress: whether to show progress bars while fetching.
+    """
+    chosen = find(name)
+    place = _usable(device)
+    folder = cache_directory(cache)
+    whole_number("context", context)
+    check_classes(name, classes)
+    if is_missing(chosen, folder):
+        if not fetch:
+            raise FileNotFoundError(
+                f"{name} is not in the cache directory {folder}; run: dropmuon data fetch {name}"
+            )
+        fetch_files(name, folder, show_progress)
+    content = chosen.read(contents(chosen, folder))
+    if isinstance(content, Pictures):
+        found = from_pictures(name, content, place)
+        return of_classes(found, classes) if classes else found
+    return from_text(name, content, context, place)
 
 
 def from_pictures(name: str, pictures: Pictures, device: torch.device) -> Data:
     """Make float32 images, normalised by the training set's mean and deviation per channel."""
     mean, deviation = _moments(pictures.train)
 
-    def examples(pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> Examples:
+    def examples(pixels: Pixels, labels: Pixels) -> Examples:
         inputs = torch.tensor(pixels, device=device).float()
         inputs.sub_(mean.to(device)).div_(deviation.to(device))
         return Examples(inputs, torch.tensor(labels, device=device).long())
@@ -234,7 +186,7 @@ def augment(inputs: Tensor, generator: torch.Generator) -> Tensor:
     return inputs[images, planes, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def _moments(pixels: npt.NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
+def _moments(pixels: Pixels) -> tuple[Tensor, Tensor]:
     """Return mean and deviation per channel, (C, 1, 1), from exact sums: the same everywhere."""
     rows = []
     for channel in range(pixels.shape[1]):
@@ -269,3 +221,13 @@ def _reach(side: int) -> int:
 
 def _drawn(below: int, count: int, generator: torch.Generator) -> Tensor:
     return torch.randint(below, (count, 1), generator=generator, device=generator.device)
+
+
+def _usable(device: torch.device | str) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"device must be one that torch can use here, got {str(device)!r}: {reason}"
+        ) from error

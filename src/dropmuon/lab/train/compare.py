@@ -10,6 +10,7 @@ import io
 import json
 import pickle
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ _SLICES = 8
 """Turns that each method gets between two evaluations."""
 
 _PLANNING_BATCHES = 8
+
+_DAMAGE = (EOFError, RuntimeError, ValueError, KeyError, TypeError, OverflowError)
+"""What a file that is not what was saved may raise."""
 
 
 def compare(
@@ -83,6 +87,8 @@ def compare(
             if not is_alone:
                 raise ValueError(f"out {out} is in use by another process; wait for it, or end it")
             _check_usable(run, config, resume=resume)
+            run.clear_drafts()
+            run.check_readable()
             _begin(run, config, start)
             budget = _kept(run, budget)
             planned = _planned_settings(config, found, run, watcher, start)
@@ -133,7 +139,10 @@ def _kept(run: RunDirectory, budget: Budget) -> Budget:
     path = run.path / "budget.json"
     if not path.exists():
         run.write("budget.json", budget.to_json())
-    return Budget(**json.loads(path.read_text()))
+    try:
+        return Budget(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error}; start the run again") from error
 
 
 def _begin(run: RunDirectory, config: Config, start: Weights | None) -> None:
@@ -268,10 +277,17 @@ def _evaluate(c: _Comparison, trial: Trial) -> None:
 
 def _restore(run: RunDirectory, trials: Sequence[Trial]) -> None:
     """Restore trials from their saved states, and drop evaluations that came after those."""
+    known = {(each.method, each.seed, each.step) for each in run.evaluations()}
     for trial in trials:
         path = _checkpoint(run, trial)
         if path.exists():
-            trial.restore(_loaded(path))
+            _restore_one(trial, path)
+            if (trial.method.name, trial.seed, trial.step) not in known:
+                raise ValueError(
+                    f"{path} is at step {trial.step}, but evaluations.jsonl has no line of "
+                    f"{trial.method.name} there: it is older, or damaged; restore it, or remove "
+                    "the checkpoint, and that trial starts again"
+                )
     reached = {t.method.name: t.step if t.evaluated_at >= 0 else -1 for t in trials}
     run.rewrite(
         each
@@ -284,14 +300,18 @@ def _checkpoint(run: RunDirectory, trial: Trial) -> Path:
     return run.checkpoints / f"{trial.key}.pt"
 
 
-def _loaded(path: Path) -> dict[str, Any]:
+def _restore_one(trial: Trial, path: Path) -> None:
+    """Restore a trial from its file, whose checksums torch does not verify by itself."""
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"{damaged} has another checksum")
+        trial.restore(torch.load(path, map_location="cpu", weights_only=True))
+    except (*_DAMAGE, zipfile.BadZipFile, pickle.UnpicklingError) as error:
         raise ValueError(
             f"{path} is damaged and cannot be resumed from; remove it, and that trial starts again"
         ) from error
-    return state
 
 
 def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
