@@ -1,4 +1,4 @@
-"""Checks of arguments, with messages that name the argument, the value and the remedy."""
+"""Checks of arguments, with messages that name the argument, the value and the remedy; imports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import operator
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from numbers import Real
 from pathlib import Path
@@ -18,6 +18,7 @@ __all__ = [
     "import_extra",
     "kind_of",
     "nonnegative_number",
+    "on_demand",
     "unknown_name",
     "warn",
     "whole_number",
@@ -70,6 +71,28 @@ def import_extra(module: str, extra: str) -> Any:
         raise ImportError(
             f"{error}; install the {extra} extra: pip install '.[{extra}]' in a clone of dropmuon"
         ) from error
+
+
+def on_demand(
+    package: str, places: Mapping[str, str], extras: Mapping[str, str] | None = None
+) -> Callable[[str], Any]:
+    """Return a `__getattr__` for a package that imports names when they are first used.
+
+    `places` has "module" or "module:name" for each name, `extras` the extra of dropmuon that some
+    of them need.
+    """
+
+    def find(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, attribute = places[name].partition(":")
+        extra = (extras or {}).get(name)
+        found = importlib.import_module(module) if extra is None else import_extra(module, extra)
+        value = getattr(found, attribute) if attribute else found
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

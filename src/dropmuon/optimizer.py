@@ -14,43 +14,41 @@ from torch.optim.optimizer import ParamsT
 
 from dropmuon import norms, samplers
 from dropmuon.backward.flags import Flags, can_truncate
+from dropmuon.backward.gathered import call_when_settled
 from dropmuon.backward.lookups import LookUps
-from dropmuon.backward.missing import MissingGradients
-from dropmuon.backward.parts import Parts, check_parts
+from dropmuon.backward.parts import Parts, call_if_alive, check_parts
 from dropmuon.backward.replay import Replay, obstacle
 from dropmuon.backward.strays import StrayGradients, order_matters
-from dropmuon.checks import unknown_name, warn, whole_number
-from dropmuon.model.compiled import too_many_graphs
+from dropmuon.checks import unknown_name, whole_number
+from dropmuon.model.engines import listed, refuse_flat, refuse_zero, replacements, same
 from dropmuon.model.forward import Work
 from dropmuon.model.groups import find_in_model, make_groups, read_groups
 from dropmuon.model.layers import By, Structure
+from dropmuon.model.outputs import Tied
 from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
 from dropmuon.model.routing import LOOKUPS, Routing
-from dropmuon.model.ties import Tied
 from dropmuon.samplers.base import ActiveSet, active_set
+from dropmuon.shards import any_sharded
 from dropmuon.step.adaptation import Adaptation
+from dropmuon.step.advice import Advice
 from dropmuon.step.draws import Draws, FullStart, check_windows, joined
-from dropmuon.step.moves import new_state, screen, screens_on_host, take_step
-from dropmuon.step.overview import Overview
-from dropmuon.step.rates import ADAMW_LR, OVERWRITTEN, adamw_apart, check_adamw, overwritten
+from dropmuon.step.moves import is_rehearsal, new_state, screen, screens_on_host, take_step
+from dropmuon.step.overview import Overview, Tally
+from dropmuon.step.rates import ADAMW_LR, check_adamw
 from dropmuon.step.rules import StepRule, momentum_or_default, or_default
-from dropmuon.step.state import SavedOptimizer, check_group
-from dropmuon.step.tally import Tally
+from dropmuon.step.state import KEY, SavedOptimizer, check_group
 from dropmuon.step.turns import assign_turns, check_turns, stretch
 
 __all__ = ["DropMuon"]
 
 _COPIED = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
-    *("_routing", "_obstacle", "_flags", "_full_depth", "_short_steps", "_warned"),
-    *("_steps", "_parts", "_moving", "_has_gradient", "_tally", "_adaptation"),
-    *("_strays", "_released", "_lookups", "_missing"),
+    *("_routing", "_obstacle", "_flags", "_full_depth", "_released", "_lookups", "_strays"),
+    *("_steps", "_parts", "_moving", "_has_gradient", "_tally", "_adaptation", "_advice"),
+    "_listed",
 }
 """Attributes that a copy or a pickle keeps, besides those of every optimizer."""
-
-_TOO_OFTEN = 2
-"""Steps in a row with fewer backwards than parts that a last batch of an epoch does not explain."""
 
 _DRAWS = ("seed", "resample_every", "total_steps", "full_start", "full_step", "turns")
 """Settings of the draws that a saved state restores."""
@@ -120,8 +118,9 @@ class DropMuon(Overview, SavedOptimizer):
 
     _structure: Structure | None = None  # copies have none
     _released = False
-    _adamw_start: float | None = None
     _model: weakref.ref[nn.Module] | None = None
+    _has_begun = False
+    _waits = False
 
     def __init__(
         self,
@@ -154,6 +153,7 @@ class DropMuon(Overview, SavedOptimizer):
         foreach: bool = True,
         error_if_nonfinite: bool = False,
     ) -> None:
+        refuse_zero()
         self.draws = Draws(
             samplers.by_name(sampler), seed, resample_every, total_steps, full_start, turns
         )
@@ -177,22 +177,21 @@ class DropMuon(Overview, SavedOptimizer):
             "foreach": foreach,
             "norm": None,
             "step_rule": None,
+            KEY: None,
         }
         check_group(defaults)
         check_adamw(adamw_lr, adamw_ratio)
         self._routing = Routing(policy, orthogonalize, float(lr), adamw_lr, adamw_ratio)
         self._obstacle: str | None = None
         self._full_depth = 0
-        self._short_steps = 0
         self._steps = 0
         self._moving: ActiveSet | None = None
         self._adaptation: Adaptation | None = None
         self._has_gradient: dict[int, bool] = {}
         self._tally = Tally()
-        self._warned: set[str] = set()
+        self._advice = Advice()
         self._finalizer: weakref.finalize[..., Any] | None = None
-        self._strays, self._missing = StrayGradients(()), MissingGradients()
-        self._lookups = LookUps()
+        self._strays, self._lookups = StrayGradients(()), LookUps()
         self.roster = Roster((), ())
         whole = params if isinstance(params, nn.Module) else model
         if whole is not None:
@@ -277,11 +276,16 @@ class DropMuon(Overview, SavedOptimizer):
                 f"updates_per_batch={self.updates_per_batch} needs step(closure): a function that "
                 "clears the gradients, computes the loss, calls backward and returns the loss"
             )
+        if not self._has_begun or not same(self._listed, listed(self.param_groups)):
+            self._follow_replaced()
+        if not self.state and is_rehearsal(self.param_groups):
+            self._rehearse()
+            return None
         loss: Any = None
         moved: ActiveSet = ()
         frozen = self.truncate is True and len(self.active) < len(self.layers)
         against = self._obstacle or self._lookups.obstacle
-        with Replay(self.updates_per_batch, frozen, self._warn_reuse, against) as replay:
+        with Replay(self.updates_per_batch, frozen, self._advice.on_reuse, against) as replay:
             for update in range(self.updates_per_batch):
                 if closure is not None:
                     with torch.enable_grad(), replay.update(update):
@@ -291,9 +295,39 @@ class DropMuon(Overview, SavedOptimizer):
         if moved:
             self._draw_next(moved)
         else:
-            self._warn_once("no gradient", self._no_gradient())
+            self._advice.on_no_gradient([self.layers[layer] for layer in self.active])
             self._freeze()
         return loss
+
+    def _follow_replaced(self) -> None:
+        """Go on with parameters that an engine has put in the place of those given here."""
+        members = {member.parameter: member for member in self.roster.members()}
+        found = replacements(self._listed, self.param_groups, members)
+        self._has_begun, self._waits = True, False
+        if not found:
+            return
+        if any(self.state.get(old) for old in found):
+            raise RuntimeError(
+                f"{len(found)} parameters were replaced after their first step, as fully_shard and "
+                "parallelize_module do; save state_dict(), make DropMuon anew, and load it"
+            )
+        for group in self.param_groups:
+            group["params"] = [found.get(each, each) for each in group["params"]]
+            for lookup in group.get(LOOKUPS, ()):
+                lookup.follow(found)
+        if self._structure is not None:
+            self._structure.follow(found)
+        for old, new in found.items():
+            members[old].parameter = new
+        self._arrange({**self._known, **{each.parameter: each for each in members.values()}})
+
+    def _rehearse(self) -> None:
+        """Make all states, and take no step: `torch.distributed.checkpoint` only wants to see them.
+
+        It leaves out what is frozen, so nothing is until the next step.
+        """
+        self._start(member for member in self.roster.members() if member.is_wanted)
+        self._flags.apply(self._all)
 
     def _update(self) -> ActiveSet:
         """Move the layers that were active and have a gradient; return the layers of the update."""
@@ -328,9 +362,8 @@ class DropMuon(Overview, SavedOptimizer):
         """
         if self._steps == self.draws.full_step and moved != self._all:
             self.draws.make_full(self._steps + 1)
-        self._warn_of_short_steps()
-        if self._adamw_start is not None and overwritten(self.param_groups, self._adamw_start):
-            self._warn_once("rates", OVERWRITTEN)
+        self._advice.on_parts(self._parts.done, self.parts)
+        self._advice.on_rates(self.param_groups)
         if self._adaptation is not None and self._parts.meter is not None:
             self._adaptation.learn(self._steps, self._parts.meter, self.draws.turns)
         self._steps += 1
@@ -342,8 +375,9 @@ class DropMuon(Overview, SavedOptimizer):
         measured = adaptation is not None and adaptation.measures_at(self._steps)
         sets = self.draws.sets_at(self._steps, len(self.layers), self.parts, shares)
         self._moving = None
-        if self._steps <= 1:
-            self._warn_of_graphs()
+        model = None if self._model is None else self._model()
+        if self._steps <= 1 and model is not None and self.truncate is True:
+            self._advice.on_graphs(model, self.sampler, len(self.layers))
         if self.draws.is_full(self._steps) or (self.parts > 1 and self.truncate is not True):
             # All gradients of all parts are there, whatever moves.
             self._moving = tuple(sorted({layer for each in sets for layer in each}))
@@ -356,25 +390,6 @@ class DropMuon(Overview, SavedOptimizer):
         self._look_for_missing(self.active, self._parts.arrived)
         self._parts.finish(self.active)
         self._freeze()
-
-    def _warn_of_graphs(self) -> None:
-        """Warn of a model that is compiled as a whole, before its first pass or just after it."""
-        model = None if self._model is None else self._model()
-        if model is not None and self.truncate is True:
-            message = too_many_graphs(model, self.sampler, len(self.layers))
-            if message is not None:
-                self._warn_once("graphs", message)
-
-    def _warn_of_short_steps(self) -> None:
-        """Warn if parts are missing repeatedly, not only in the last batch of an epoch."""
-        done, planned = self._parts.done, self.parts
-        self._short_steps = self._short_steps + 1 if 0 < done < planned else 0
-        if self._short_steps == _TOO_OFTEN:
-            self._warn_once(
-                "parts",
-                f"step() came after {done} of {planned} parts, {_TOO_OFTEN} times in a row; every "
-                f"backward is a part: accumulate {planned} before each step(), or use split()",
-            )
 
     def _note_gradients(self, active: ActiveSet, found: set[int]) -> None:
         """Record whether a layer has a gradient the first time it is active, mostly at step 0.
@@ -390,22 +405,15 @@ class DropMuon(Overview, SavedOptimizer):
         if active != self._all:
             return
         self._start(member for member in self.roster.members() if member.parameter.requires_grad)
-        silent = [repr(self.layers[i]) for i in active if not self._has_gradient.get(i, True)]
-        if silent:
-            self._warn_once(
-                "silent layers",
-                f"no gradient reached {', '.join(sorted(silent))} in a full step; if only such "
-                "layers are drawn, the last layer that has a gradient moves with them",
-            )
+        self._advice.on_silent(
+            self.layers[i] for i in active if not self._has_gradient.get(i, True)
+        )
 
     def _look_for_missing(self, active: ActiveSet, found: set[int]) -> None:
-        """Warn once of active layers that get no gradient because layers below are frozen."""
-        if self.truncate is not True or len(active) == len(self.layers):
-            return
-        known = [i for i in active if self._has_gradient.get(i) and self._flags.wants(i)]
-        message = self._missing.see(known, found, self.layers)
-        if message is not None:
-            self._warn_once("missing", message)
+        """Look for layers that get no gradient because layers below are frozen."""
+        if self.truncate is True and len(active) < len(self.layers):
+            known = [i for i in active if self._has_gradient.get(i) and self._flags.wants(i)]
+            self._advice.on_truncated(known, found, self.layers)
 
     def _can_have_gradient(self, layer: int) -> bool:
         return self._flags.wants(layer) and self._has_gradient.get(layer, True)
@@ -441,31 +449,16 @@ class DropMuon(Overview, SavedOptimizer):
 
     def _freeze(self) -> None:
         """Make exactly the active layers trainable, at least one of which can have a gradient."""
-        self._flags.observe()
+        if self._flags.observe():
+            self._advice.on_another()
         self._parts.replace(
             joined(each, self._can_have_gradient, len(self.layers)) for each in self._parts.sets
         )
-        freezes = self.truncate is True and not self._released
+        freezes = self.truncate is True and not self._released and not self._waits
         shown = self.active if freezes else self._all
         self._flags.apply(shown)
         self._lookups.apply(shown)
         self._strays.begin(min(shown))
-
-    def _no_gradient(self) -> str:
-        names = ", ".join(repr(self.layers[layer]) for layer in self.active[:3])
-        more = ", ..." if len(self.active) > 3 else ""
-        return (
-            f"step() found no gradient in the active layers ({names}{more}), and nothing moved; "
-            "call loss.backward() before every step()"
-        )
-
-    def _warn_reuse(self, message: str) -> None:
-        self._warn_once("reuse", message)
-
-    def _warn_once(self, topic: str, message: str) -> None:
-        if topic not in self._warned:
-            self._warned.add(topic)
-            warn(message)
 
     # Setting up, saving and loading
 
@@ -516,9 +509,10 @@ class DropMuon(Overview, SavedOptimizer):
         for rule in (self.step_rule, *(group.get("step_rule") for group in self.param_groups)):
             if rule is not None:
                 rule.check(len(roster))
-        self.roster = roster
+        refuse_flat(None if self._model is None else self._model(), roster.members())
+        self.roster, self._listed = roster, listed(self.param_groups)
         assign_turns(list(roster.members()), self.draws.turns, self.draws.seed)
-        self._adamw_start = adamw_apart(self.param_groups)
+        self._advice.expect_rates(self.param_groups)
         self._flags = Flags([[(m.parameter, m.owner) for m in layer] for layer in roster.layers])
         self._has_gradient = {}
         if self._steps > 0:
@@ -526,6 +520,11 @@ class DropMuon(Overview, SavedOptimizer):
         if self._adaptation is not None:
             self._adaptation.close()
         if isinstance(self.sampler, samplers.Adaptive):
+            if any_sharded(member.parameter for member in roster.members()):
+                raise ValueError(
+                    "sampler='adaptive' measures gradients where they arrive, which for sharded "
+                    "parameters is on other ranks too; give samplers.Shares, or another sampler"
+                )
             work = Work(roster) if self.sampler.costs is None else None
             self._adaptation = Adaptation(self.sampler, len(roster), self.parts, self._steps, work)
         self._strays.close()
@@ -546,15 +545,35 @@ class DropMuon(Overview, SavedOptimizer):
             (each for group in self.param_groups for each in group.get(LOOKUPS, ())),
             {m.parameter: m.layer for m in self.roster.members() if m.is_wanted},
         )
+        model = None if self._model is None else self._model()
+        if model is not None and not self._has_begun:
+            settle = weakref.WeakMethod(self._settle)
+            self._waits = call_when_settled(model, lambda: call_if_alive(settle))
         if self.parts > 1:
             end = weakref.WeakMethod(self._end_part)
-            members = ((member.parameter, member.layer) for member in self.roster.members())
-            self._parts.watch(members, lambda: _call(end))
+            members = [(member.parameter, member.layer) for member in self.roster.members()]
+            places = [(m.parameter, *m.owner) for m in self.roster.members() if m.owner is not None]
+            if model is None and any_sharded(member.parameter for member in self.roster.members()):
+                raise ValueError(
+                    f"parts={self.parts} needs the model where parameters are sharded: their "
+                    "gradients arrive elsewhere in it; give DropMuon(model, ...), or model=model"
+                )
+            self._parts.watch(members, lambda: call_if_alive(end), model, places)
+
+    def _settle(self) -> None:
+        """Freeze from now on: an engine has seen what is to be trained."""
+        self._waits = False
+        self._freeze()
 
     def _reread(self) -> None:
         """Follow the groups, which frameworks replace when they resume a run with added layers."""
         own = {member.parameter: member for member in self.roster.members()}
-        if {p for group in self.param_groups for p in group["params"]} != own.keys():
+        present = listed(self.param_groups)
+        if {*present} == own.keys():
+            return
+        if len(present) == len(self._listed):
+            self._follow_replaced()
+        else:
             self._arrange({**self._known, **own})
 
     def _own_state(self) -> dict[str, Any]:
@@ -596,10 +615,3 @@ class DropMuon(Overview, SavedOptimizer):
         if "_flags" in state:
             self._finalizer = self._flags.release_with(self)
             self._watch()
-
-
-def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    """Call a method of an optimizer, unless the optimizer is gone."""
-    alive = method()
-    if alive is not None:
-        alive()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import warnings
 
 import pytest
 import torch
@@ -213,3 +214,22 @@ def test_a_wish_made_after_a_group_was_added_outlives_the_optimizer():
     del optimizer
     gc.collect()
     assert flags(model) == {name: name != "0.weight" for name in flags(model)}
+
+
+def test_two_optimizers_that_both_step_lose_no_layer_and_are_told() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        both = [DropMuon(model, lr=0.01, seed=seed) for seed in (1, 2)]
+        for _ in range(70):
+            for optimizer in both:
+                model(torch.ones(3, 4)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    assert any("another DropMuon freezes layers" in str(each.message) for each in told)
+    for optimizer in both:
+        assert min(optimizer.moves.values()) > 5, optimizer.moves
+    del both, optimizer
+    gc.collect()
+    assert all(parameter.requires_grad for parameter in model.parameters())

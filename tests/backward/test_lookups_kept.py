@@ -125,6 +125,32 @@ def test_a_copy_of_model_and_optimizer_can_be_released_and_used_again() -> None:
         assert torch.equal(gradient(twin), of_the_head(twin))
 
 
+def test_a_copy_of_a_released_pair_is_used_again_with_its_gates() -> None:
+    model = tied()
+    optimizer = DropMuon(model, lr=0.02)
+    step(model, optimizer)
+    optimizer.release()
+    other, copied = copy.deepcopy((model, optimizer))
+    with optimizer, copied:
+        for _ in range(8):
+            step(model, optimizer)
+            step(other, copied)
+            assert hooks(other) == hooks(model) == 1
+    assert hooks(other) == 0
+    assert torch.equal(other.table.weight, model.table.weight)
+
+
+@pytest.mark.parametrize("first", ["optimizer", "pickle"])
+def test_a_copy_that_cannot_know_its_look_ups_says_so(first: str) -> None:
+    model = tied()
+    optimizer = DropMuon(model, lr=0.02)
+    optimizer.release()
+    pair = (optimizer, model)
+    copied, _ = copy.deepcopy(pair) if first == "optimizer" else pickle.loads(pickle.dumps(pair))
+    with pytest.warns(UserWarning, match=r"'table' looks up 'head.weight', .* make the optimizer"):
+        copied.__enter__()
+
+
 @pytest.mark.parametrize("as_groups", [False, True])
 def test_parameters_that_are_found_in_a_model_keep_their_look_ups(as_groups: bool) -> None:
     model = tied()
@@ -184,7 +210,7 @@ def test_a_resumed_run_equals_an_unbroken_one() -> None:
     other = tied()
     other.load_state_dict(model.state_dict())
     state = pickle.loads(pickle.dumps(optimizer.state_dict()))
-    assert not any("lookups" in group for group in state["param_groups"])
+    assert not any(group.get("lookups") for group in state["param_groups"])
     resumed = DropMuon(other, tied="head")
     resumed.load_state_dict(state)
     assert sum("lookups" in group for group in resumed.param_groups) == 1

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dropmuon import DropMuon, samplers
+from dropmuon.backward.strays import order_matters
 
 
 class Text(nn.Module):
@@ -107,6 +108,28 @@ def test_no_order_is_asked_for_where_none_saves_more_than_another(
 ) -> None:
     model = Text(mixed=True)
     assert train(model, DropMuon(model, sampler=sampler), 40) == []
+
+
+@pytest.mark.parametrize(
+    "sampler", [samplers.Partition.contiguous(4, 2), samplers.Partition([[0, 3], [1, 2]])]
+)
+def test_order_counts_for_blocks_of_several_layers_though_equally_likely(
+    sampler: samplers.Sampler,
+) -> None:
+    model = Text(mixed=True)
+    (message,) = train(model, DropMuon(model, sampler=sampler), 20)
+    assert "pass example=" in message
+    ordered = Text(mixed=True)
+    assert train(ordered, DropMuon(ordered, sampler=sampler, example=TOKENS), 20) == []
+
+
+def test_sets_that_are_too_many_to_list_are_told_by_how_often_layers_move() -> None:
+    assert not order_matters(samplers.Nice(3), 100)
+    assert not order_matters(samplers.RandomSubset(), 40)
+    assert not order_matters(samplers.RandomSubset(), 6)
+    assert order_matters(samplers.Full(), 4)
+    assert order_matters(samplers.Arbitrary({(0, 1): 0.5, (2, 3): 0.5}), 4)
+    assert order_matters(samplers.Submodel(2), 4)
 
 
 def test_a_hook_is_told_where_no_order_is_asked_for() -> None:

@@ -256,3 +256,15 @@ def test_one_rate_for_all_groups_may_be_set_by_hand() -> None:
     optimizer.step()
     moved = (model[0].bias - bias).abs().max()
     assert moved.item() == pytest.approx(0.01 * RATIO, rel=1e-3)
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf")])
+def test_a_rate_that_is_no_number_is_refused_and_nothing_moves(rate: float) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    optimizer = DropMuon(model, sampler="full")
+    model(torch.ones(2, 3)).sum().backward()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer.param_groups[-1]["lr"] = rate
+    with pytest.raises(ValueError, match=rf"lr of group .+ is {rate}, and nothing moved"):
+        optimizer.step()
+    assert all(map(torch.equal, model.parameters(), before))

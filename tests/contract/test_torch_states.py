@@ -130,13 +130,14 @@ def test_loading_brings_the_state_to_the_parameters_type(policy: str, dtype: tor
     descend(optimizer, loss, 3)
     other, other_loss, others = make(dtype)
     other.load_state_dict(optimizer.state_dict())
+    kept = torch.promote_types(dtype, torch.float32) if policy == "adamw" else dtype
     for ours, theirs in zip(others, params, strict=True):
         assert ours.dtype == dtype
         for key, value in other.state[ours].items():
             old = optimizer.state[theirs][key]
             if isinstance(value, Tensor) and value.ndim:
-                assert value.dtype == dtype
-                assert_equal(value, old.to(dtype))
+                assert value.dtype == kept
+                assert_equal(value, old.to(kept))
             else:
                 assert value == old
     descend(other, other_loss, 3)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -26,6 +28,15 @@ def test_a_model_wrapped_in_ddp_works_and_keeps_its_names() -> None:
             assert ours.active == theirs.active
         for a, b in zip(wrapped.parameters(), plain.parameters(), strict=True):
             assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("wrap", [nn.Sequential, partial(torch.compile, backend="eager")])
+def test_ddp_that_waits_for_every_gradient_is_found_inside_of_a_wrapper(wrap: Any) -> None:
+    with process_group():
+        model = wrap(nn.parallel.DistributedDataParallel(make_model()))
+        with pytest.warns(UserWarning, match="wrap the model with find_unused_parameters=True"):
+            optimizer = DropMuon(model)
+    assert optimizer.truncate is False
 
 
 def test_a_compiled_model_works_and_keeps_its_names() -> None:

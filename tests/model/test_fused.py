@@ -174,3 +174,22 @@ def test_a_step_moves_the_pieces_by_the_orthogonaliser_of_the_optimizer() -> Non
     for piece in (weight.detach() - before).split([8, 4, 4]):
         values = torch.linalg.svdvals(piece)
         torch.testing.assert_close(values, torch.full_like(values, 0.5))
+
+
+def test_a_name_that_no_parameter_has_is_refused_wherever_the_model_is_known() -> None:
+    model = model_of(attention=Attention(4, 1))
+    policy = policies.split_fused(policies.split_fused("muon", {"qvk_proj": (16, 4, 4)}))
+    pairs = [{"params": list(model.parameters())}]
+    for call in (
+        lambda: layer_groups(model, policy=policy),
+        lambda: DropMuon(model, policy=policy),
+        lambda: DropMuon(pairs, model=model, policy=policy),
+    ):
+        with pytest.raises(ValueError, match="got 'qvk_proj'; did you mean 'qkv_proj'"):
+            call()
+
+
+def test_names_of_frozen_and_of_other_parameters_are_not_misspelt() -> None:
+    model = model_of(attention=Attention(4, 1))
+    model["attention"].requires_grad_(False)
+    assert layer_groups(model, policy=policies.split_fused("muon", {"qkv_proj": 3, "bias": 1}))

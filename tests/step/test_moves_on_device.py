@@ -191,6 +191,7 @@ def test_a_layer_is_hit_exactly_if_an_entry_is_not_finite(
     entries: list[float], dtype: torch.dtype
 ) -> None:
     member = Member("w", torch.zeros(len(entries), dtype=dtype))
+    member.norm = norms.Euclidean()
     member.parameter.grad = torch.tensor(entries).to(dtype)
     is_finite = bool(torch.isfinite(member.parameter.grad).all())
     kept, _, hit = screen([member], on_host=True)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from dropmuon import DropMuon, samplers
-from dropmuon.step.tally import Tally
+from dropmuon.step.overview import Tally
 from tests.step.test_moves_on_device import NoWaiting
 from tests.step.test_state import Half, train
 

@@ -429,3 +429,22 @@ def test_rho_of_a_layer_bounds_the_euclidean_norm_of_its_parameters(composed: No
     lengths = [float(each.norm()) for each in unit]
     reached = (sum(x**2 for x in lengths) ** 0.5) if composed is LARGEST else max(lengths)
     assert reached == pytest.approx(high)
+
+
+@pytest.mark.parametrize("policy", ["spectral", "euclidean", "sign"])
+@pytest.mark.parametrize("size", [1e-30, 1e19, 1e30])
+@pytest.mark.parametrize(("l0", "l1"), [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)])
+def test_lengths_do_not_overflow_where_gradients_are_finite(
+    policy: Any, size: float, l0: float, l1: float
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    rule = Generalized(l0, l1)
+    optimizer = DropMuon(model, lr=1.0, momentum=0.0, sampler="full", policy=policy, step_rule=rule)
+    before = [p.detach().clone() for p in model.parameters()]
+    for p in model.parameters():
+        p.grad = size * torch.randn_like(p)
+    optimizer.step()
+    for old, new in zip(before, model.parameters(), strict=True):
+        assert new.isfinite().all()
+        assert size < 1 or not torch.equal(old, new)

@@ -191,3 +191,40 @@ def test_what_cannot_be_activated_changes_nothing(layers: Any) -> None:
     with pytest.raises(ValueError, match="layers must"):
         optimizer.activate(layers)
     assert optimizer.active == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("active", []),
+        ("active", [[]]),
+        ("active", [[7]]),
+        ("active", [["0"]]),
+        ("steps", -5),
+        ("seed", None),
+        ("resample_every", 0),
+        ("turns", 0),
+        ("full_start", "never"),
+        ("moving", []),
+        ("has_gradient", [True]),
+        ("moves", 3),
+    ],
+)
+def test_a_damaged_field_changes_nothing(field: str, value: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    optimizer = DropMuon(model, seed=1)
+    saved = optimizer.state_dict()
+    saved["dropmuon"][field] = value
+    before = optimizer.state_dict()
+    with pytest.raises(ValueError, match=r"state_dict: .* damaged"):
+        optimizer.load_state_dict(saved)
+    assert optimizer.state_dict() == before
+
+
+def test_a_group_without_a_rate_changes_nothing() -> None:
+    optimizer = DropMuon(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)))
+    saved = optimizer.state_dict()
+    saved["param_groups"][-1]["lr"] = float("nan")
+    with pytest.raises(ValueError, match="lr must be a finite number"):
+        optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[-1]["lr"] == 0.1

@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dropmuon.checks import warn
+from dropmuon.shards import is_sharded
 
 __all__ = ["Flags", "Owner", "can_truncate", "wants_training"]
 
@@ -59,16 +60,23 @@ class Flags:
             if show != shown[i]:
                 self._show(i, show)
 
-    def observe(self) -> None:
-        """Take the flags that the user changed since the last `apply` as what the user wants."""
-        shown = self._shown
+    def observe(self) -> bool:
+        """Take the flags that the user changed since the last `apply` as what the user wants.
+
+        What another optimizer has frozen since is not; return whether one has.
+        """
+        shown, is_alone = self._shown, True
         for i, parameter in enumerate(self._parameters):
             flag = parameter.requires_grad
             if flag != shown[i]:
                 shown[i] = flag
+                if getattr(parameter, _MARK, self._id) != self._id:
+                    is_alone = False
+                    continue
                 self._num_wanted[self._layer[i]] += flag - self._wanted[i]
                 self._wanted[i] = flag
                 _mark(parameter, self._owner[i], None)
+        return not is_alone
 
     def wants(self, layer: int) -> bool:
         """Return whether the user wants any parameter of a layer trained."""
@@ -107,8 +115,12 @@ class Flags:
                 _mark(parameter, None, self._id)
 
     def _show(self, i: int, show: bool) -> None:
-        parameter = self._parameters[i]
+        parameter, owner = self._parameters[i], self._owner[i]
         parameter.requires_grad = show
+        if owner is not None and is_sharded(parameter):  # FSDP2 may leave there what it gathered
+            present = owner[0]._parameters.get(owner[1])
+            if present is not None and present is not parameter:
+                present.requires_grad = show
         self._shown[i] = show
         _mark(parameter, self._owner[i], None if show else self._id)
 
@@ -139,10 +151,13 @@ def _mark(parameter: Tensor, owner: Owner, by: int | None) -> None:
 
 
 def can_truncate(model: nn.Module) -> bool:
-    """Return whether the model tolerates missing gradients; by default, DDP waits for all."""
-    if not isinstance(model, nn.parallel.DistributedDataParallel):
-        return True
-    if model.find_unused_parameters and not model.static_graph:
+    """Return whether the model tolerates missing gradients; by default, DDP waits for all.
+
+    DDP may be inside of a wrapper, or compiled.
+    """
+    engine = nn.parallel.DistributedDataParallel
+    found = [module for module in model.modules() if isinstance(module, engine)]
+    if all(each.find_unused_parameters and not each.static_graph for each in found):
         return True
     warn(
         "params is a DistributedDataParallel that waits for every gradient, so all are computed "

@@ -13,6 +13,7 @@ gates that the forward had.
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+
+from dropmuon.checks import warn
 
 __all__ = ["LookUp", "LookUps"]
 
@@ -37,9 +40,19 @@ class LookUp:
     after: tuple[Tensor, ...] = field(repr=False)
     module: nn.Module | None = field(default=None, repr=False)
 
+    def follow(self, replaced: Mapping[Tensor, Tensor]) -> None:
+        """Know new parameters in the place of those that they replace."""
+        after = tuple(replaced.get(own, own) for own in self.after)
+        object.__setattr__(self, "after", after)
+
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the user's module out of copies and pickles of an optimizer."""
+        """Leave the user's module out of pickles of an optimizer."""
         return {**self.__dict__, "module": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LookUp:
+        """Leave the user's module out of copies too, unless it has been copied just before."""
+        after = copy.deepcopy(self.after, memo)
+        return LookUp(self.name, self.weight, after, memo.get(id(self.module)))
 
 
 class LookUps:
@@ -59,7 +72,11 @@ class LookUps:
         """
         for each in found:
             self._layer[each] = next((layers[own] for own in each.after if own in layers), 0)
-            if each not in self._gates and each.module is not None:
+            if each in self._gates:
+                continue
+            if each.module is None:
+                warn(_without_a_gate(each))
+            else:
                 self._gates[each] = gate = _Gate()
                 self._handles.append(_install(gate, each.module))
 
@@ -150,3 +167,12 @@ def _remove(gates: dict[LookUp, _Gate], handles: list[RemovableHandle]) -> None:
     gates.clear()
     while handles:
         handles.pop().remove()
+
+
+def _without_a_gate(each: LookUp) -> str:
+    return (
+        f"{each.name!r} looks up {each.weight!r}, but a copy or pickle of an optimizer that was "
+        "released, or of its groups, does not know the module: backward runs to the bottom in "
+        "every step. Copy model and optimizer together, as in copy.deepcopy((model, optimizer)), "
+        "or make the optimizer anew"
+    )

@@ -19,14 +19,15 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dropmuon.backward.batches import cut
+from dropmuon.backward.gathered import Place, watch_gathered
 from dropmuon.backward.noise import Arrival, NoiseMeter
 from dropmuon.samplers import ActiveSet, Adaptive, Sampler
 
-__all__ = ["InParts", "Parts", "check_parts"]
+__all__ = ["InParts", "Parts", "call_if_alive", "check_parts"]
 
 
 def check_parts(parts: int, updates_per_batch: int, sampler: Sampler) -> None:
@@ -57,6 +58,7 @@ class Parts:
         self.sets: tuple[ActiveSet, ...] = ()
         self._on_end: Callable[[], None] = _nothing
         self._handles: list[Any] = []
+        self._gathered: set[Tensor] = set()
         self._task = -1
         self._is_open = self._came = False
         self.meter: NoiseMeter | None = None
@@ -118,7 +120,8 @@ class Parts:
     # What a gradient is multiplied by
     #
     # With equal weights, all parts of a layer have the same factor: it is applied once, in place,
-    # when the last of them has arrived. Anything else is multiplied as it arrives, which copies it.
+    # when the last of them has arrived. Anything else is multiplied as it arrives, which copies it;
+    # so are gradients of gathered parameters, of which some may have been reduced already.
 
     def factor(self, layer: int) -> float:
         """Return what the gradient of a layer in the current part is multiplied by, as planned."""
@@ -127,7 +130,10 @@ class Parts:
 
     def factor_on_arrival(self, parameter: Tensor, layer: int) -> float:
         """Return what an arriving gradient is multiplied by before it is accumulated."""
-        return self.factor(layer) if self._varies or parameter in self._scaled else 1.0
+        return self.factor(layer) if self._scales_on_arrival(parameter) else 1.0
+
+    def _scales_on_arrival(self, parameter: Tensor) -> bool:
+        return self._varies or parameter in self._scaled or parameter in self._gathered
 
     def measure(self, parameter: Tensor, layer: int, gradient: Tensor) -> None:
         """Meter an arriving gradient, where this step is measured."""
@@ -141,7 +147,7 @@ class Parts:
     def scale_in_place(self, parameter: Tensor, layer: int) -> None:
         """Multiply an accumulated gradient, if the last planned part of its layer has arrived."""
         later = self.sets[len(self._done) % self.count + 1 :]
-        if self._varies or parameter in self._scaled or any(layer in each for each in later):
+        if self._scales_on_arrival(parameter) or any(layer in each for each in later):
             return
         self._scaled.add(parameter)
         _multiply(parameter, self.factor(layer))
@@ -154,7 +160,7 @@ class Parts:
         for parameter, layer in members:
             planned = self._common(zip(self.sets, self._weights, strict=True), layer)
             actual = planned if is_whole else self._common(self._done, layer)
-            if not self._varies and parameter not in self._scaled:
+            if not self._scales_on_arrival(parameter):
                 planned = 1.0 / self._weights[0] if self._scales_loss else 1.0
             _multiply(parameter, actual / planned)
 
@@ -179,22 +185,43 @@ class Parts:
 
     # The end of a backward
 
-    def watch(self, members: Iterable[tuple[Tensor, int]], on_end: Callable[[], None]) -> None:
-        """Scale the gradients of parameters, given with their layers, and detect ends of parts."""
+    def watch(
+        self,
+        members: Iterable[tuple[Tensor, int]],
+        on_end: Callable[[], None],
+        model: nn.Module | None = None,
+        places: Iterable[Place] = (),
+    ) -> None:
+        """Scale the gradients of parameters, given with their layers, and detect ends of parts.
+
+        `places` says where in the model parameters are: FSDP2 gathers other tensors for them.
+        """
         self.unwatch()
-        self._on_end, me = on_end, weakref.ref(self)
-        for parameter, layer in members:
-            wanted = parameter.requires_grad
-            parameter.requires_grad_(True)  # the only way to register hooks, which stay
-            self._handles.append(parameter.register_hook(_scaling(me, parameter, layer)))
-            self._handles.append(parameter.register_post_accumulate_grad_hook(_noticing(me, layer)))
-            parameter.requires_grad_(wanted)
+        self._on_end, layers = on_end, dict(members)
+        if model is not None:
+            watch = weakref.WeakMethod(self._watch)
+            handles, self._gathered = watch_gathered(
+                model, places, lambda own, leaf: call_if_alive(watch, own, leaf, layers[own])
+            )
+            self._handles += handles
+        for parameter, layer in layers.items():
+            if parameter not in self._gathered:
+                self._watch(parameter, parameter, layer)
+
+    def _watch(self, parameter: Tensor, leaf: Tensor, layer: int) -> None:
+        """Watch the tensor at which the gradient of a parameter arrives: mostly itself."""
+        me, wanted = weakref.ref(self), leaf.requires_grad
+        leaf.requires_grad_(True)  # the only way to register hooks, which stay
+        self._handles.append(leaf.register_hook(_scaling(me, parameter, leaf, layer)))
+        notice = _noticing(me, parameter, layer)
+        self._handles.append(leaf.register_post_accumulate_grad_hook(notice))
+        leaf.requires_grad_(wanted)
 
     def unwatch(self) -> None:
         """Leave gradients alone, and detect nothing."""
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        self._handles, self._gathered = [], set()
 
     def notice(self, layer: int) -> None:
         """Request a callback at the end of a backward, on its first gradient."""
@@ -219,7 +246,7 @@ class Parts:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the hooks: a copy must watch its own parameters."""
-        fresh = {"_on_end": _nothing, "_handles": [], "_is_open": False}
+        fresh = {"_on_end": _nothing, "_handles": [], "_is_open": False, "_gathered": set()}
         meter = None if self.meter is None else NoiseMeter()
         return {**self.__dict__, **fresh, "meter": meter}
 
@@ -292,6 +319,13 @@ class InParts(Optimizer):
             self._freeze()
 
 
+def call_if_alive(method: weakref.WeakMethod[Callable[..., None]], *args: Any) -> None:
+    """Call a method, unless what it belongs to is gone."""
+    alive = method()
+    if alive is not None:
+        alive(*args)
+
+
 def _nothing() -> None:
     """Do nothing at the end of a part."""
 
@@ -304,18 +338,18 @@ def _multiply(parameter: Tensor, factor: float) -> None:
 
 
 def _scaling(
-    parts: weakref.ref[Parts], parameter: Tensor, layer: int
+    parts: weakref.ref[Parts], parameter: Tensor, leaf: Tensor, layer: int
 ) -> Callable[[Tensor], Tensor | None]:
-    owner = weakref.ref(parameter)
+    owner, at = weakref.ref(parameter), weakref.ref(leaf)
 
     def scale(gradient: Tensor) -> Tensor | None:
-        alive, own = parts(), owner()
-        if alive is None or own is None:
+        alive, own, here = parts(), owner(), at()
+        if alive is None or own is None or here is None:
             return None
-        if alive.meter is not None and _is_accumulated(own):
+        if alive.meter is not None and _is_accumulated(here):
             alive.measure(own, layer, gradient)
         factor = alive.factor_on_arrival(own, layer)
-        return gradient * factor if factor != 1.0 and _is_accumulated(own) else None
+        return gradient * factor if factor != 1.0 and _is_accumulated(here) else None
 
     return scale
 
@@ -329,11 +363,13 @@ def _is_accumulated(parameter: Tensor) -> bool:
         return False
 
 
-def _noticing(parts: weakref.ref[Parts], layer: int) -> Callable[[Tensor], None]:
-    def notice(parameter: Tensor) -> None:
-        alive = parts()
-        if alive is not None:
-            alive.scale_in_place(parameter, layer)
+def _noticing(parts: weakref.ref[Parts], parameter: Tensor, layer: int) -> Callable[[Tensor], None]:
+    owner = weakref.ref(parameter)
+
+    def notice(_: Tensor) -> None:
+        alive, own = parts(), owner()
+        if alive is not None and own is not None:
+            alive.scale_in_place(own, layer)
             alive.notice(layer)
 
     return notice

@@ -4,12 +4,13 @@ Below the cutoff every parameter is frozen, so nothing there needs a gradient, a
 Two things keep it alive, and neither changes a result: something else sets `requires_grad` on an
 activation, as transformers does for gradient checkpointing; or the order of layers is not that of
 execution, and an active layer runs first. Both show in a forward pass, as the input of a frozen
-module that needs a gradient. Where a sampler draws all layers equally often, wherever they are, no
-order saves more than another, and only the first is told.
+module that needs a gradient. Where all sets of a size are equally likely, no order saves more than
+another, and only the first is told.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -86,12 +87,31 @@ class StrayGradients:
 
 
 def order_matters(sampler: Sampler, num_layers: int) -> bool:
-    """Return whether layers are not all drawn equally often, or all of them at every step.
+    """Return whether layers at other places would be drawn in other sets.
 
-    Then sets depend on places: upper layers are drawn more often, or in more parts of a step.
+    They would not where all sets of a size are equally likely, as single layers or any two of them.
+    Layers of a partition may be drawn equally often, but a block of neighbours has a cutoff, and
+    one that is scattered over the model saves less.
     """
-    moves = (sampler.marginals(num_layers, progress)[1] for progress in (0.0, 0.5, 1.0))
-    return not all(each[0] < 1 and np.allclose(each, each[0]) for each in moves)
+    return not all(_is_blind(sampler, num_layers, progress) for progress in (0.0, 0.5, 1.0))
+
+
+def _is_blind(sampler: Sampler, num_layers: int, progress: float) -> bool:
+    """Return whether a sampler treats all layers alike, so far as its sets can be listed."""
+    moves = sampler.marginals(num_layers, progress)[1]
+    if moves[0] >= 1 or not np.allclose(moves, moves[0]):
+        return False
+    try:
+        sets = sampler.distribution(num_layers, progress)
+    except (NotImplementedError, ValueError):  # too many to list
+        return True
+    shares: dict[int, list[float]] = {}
+    for layers, share in sets.items():
+        shares.setdefault(len(layers), []).append(share)
+    return all(
+        len(found) == math.comb(num_layers, size) and np.allclose(found, found[0])
+        for size, found in shares.items()
+    )
 
 
 class _Look:

@@ -21,7 +21,7 @@ from dropmuon.model.layers import By, model_layers
 from dropmuon.model.roster import Member
 from dropmuon.samplers import Adaptive, Sampler
 
-__all__ = ["compile_blocks", "mark_compiled", "too_many_graphs"]
+__all__ = ["block_modules", "compile_blocks", "mark_compiled", "too_many_graphs"]
 
 
 def compile_blocks(model: nn.Module, by: By = "block", **settings: Any) -> tuple[str, ...]:
@@ -32,6 +32,16 @@ def compile_blocks(model: nn.Module, by: By = "block", **settings: Any) -> tuple
     optimizer is made. Blocks may differ in a number that their code uses, such as their index: the
     limit on graphs is therefore raised to what it would be for each block alone.
     """
+    blocks = block_modules(model, by)
+    if "recompile_limit" in inspect.signature(torch.compile).parameters:
+        settings = {"recompile_limit": _limit() * len(blocks), **settings}
+    for block in blocks.values():
+        block.compile(**settings)
+    return tuple(blocks)
+
+
+def block_modules(model: nn.Module, by: By) -> dict[str, nn.Module]:
+    """Return the layers that `by` makes, so far as they are modules, by their names."""
     if isinstance(model, nn.Module) and _is_whole(model):
         raise ValueError(
             f"model is compiled as a whole, got {type(model).__name__}; give the model before "
@@ -51,11 +61,7 @@ def compile_blocks(model: nn.Module, by: By = "block", **settings: Any) -> tuple
             f"by must make layers that are modules, got {', '.join(map(repr, roster.names[:3]))}; "
             "use 'block' or 'module', or a callable that returns names of modules"
         )
-    if "recompile_limit" in inspect.signature(torch.compile).parameters:
-        settings = {"recompile_limit": _limit() * len(blocks), **settings}
-    for block in blocks.values():
-        block.compile(**settings)
-    return tuple(blocks)
+    return blocks
 
 
 def mark_compiled(model: nn.Module, members: Iterable[Member]) -> None:

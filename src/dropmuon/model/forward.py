@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_iter
 from dropmuon.model.isolation import untouched
 from dropmuon.model.roster import Roster
 
-__all__ = ["Uses", "Work", "first_uses"]
+__all__ = ["Uses", "Work", "first_uses", "run_example"]
 
 
 _PRODUCTS = 15
@@ -55,12 +55,7 @@ def first_uses(model: nn.Module, example: Any) -> Uses:
     try:
         with untouched(model, parameters=False), torch.no_grad(), watch:
             model.eval()
-            _call(model, example)
-    except Exception as error:
-        raise ValueError(
-            f"example could not be run through the model: {error}; give a tensor, a tuple of "
-            "positional arguments or a mapping of keyword arguments"
-        ) from error
+            run_example(model, example)
     finally:
         for handle in handles:
             handle.remove()
@@ -85,13 +80,20 @@ class _Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _call(model: nn.Module, example: Any) -> None:
-    if isinstance(example, Mapping):
-        model(**example)
-    elif isinstance(example, tuple):
-        model(*example)
-    else:
-        model(example)
+def run_example(model: nn.Module, example: Any) -> None:
+    """Call a model with an example, in whatever form it is given."""
+    try:
+        if isinstance(example, Mapping):
+            model(**example)
+        elif isinstance(example, tuple):
+            model(*example)
+        else:
+            model(example)
+    except Exception as error:
+        raise ValueError(
+            f"example could not be run through the model: {error}; give a tensor, a tuple of "
+            "positional arguments or a mapping of keyword arguments"
+        ) from error
 
 
 class Work:

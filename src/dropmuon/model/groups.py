@@ -11,10 +11,10 @@ from dropmuon.checks import kind_of, warn
 from dropmuon.model.compiled import mark_compiled
 from dropmuon.model.layers import By, Structure, model_layers, numbered
 from dropmuon.model.names import owner_label
-from dropmuon.model.policies import Policy, PolicyName, route, warn_of_guesses
+from dropmuon.model.outputs import Tied
+from dropmuon.model.policies import Policy, PolicyName, check_pieces, route, warn_of_guesses
 from dropmuon.model.roster import Member, Roster
 from dropmuon.model.routing import LOOKUPS, Routing, as_groups
-from dropmuon.model.ties import Tied
 from dropmuon.norms import AdamW, Orthogonalize, by_name
 
 __all__ = ["find_in_model", "layer_groups", "make_groups", "read_groups"]
@@ -40,6 +40,7 @@ def layer_groups(
     the optimizer.
     """
     roster = model_layers(model, by, example, include_frozen, tied)
+    check_pieces(model.named_parameters(), policy)
     route(roster.members(), policy, orthogonalize)
     return as_groups(zip(roster.names, roster.layers, strict=True))
 
@@ -66,11 +67,13 @@ def make_groups(
             )
         structure = Structure(params, by, example, tied)
         roster = structure.roster()
+        check_pieces(params.named_parameters(), routing.policy)
         mark_compiled(params, roster.members())
     else:
         items = _listed(params)
         if model is not None:
             structure = Structure(model, by, example, tied)
+            check_pieces(model.named_parameters(), routing.policy)
             are_groups = all(isinstance(item, Mapping) for item in items)
             groups = find_in_model(items if are_groups else [{"params": items}], structure, routing)
             return groups, structure.records, structure

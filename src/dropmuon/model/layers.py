@@ -20,9 +20,16 @@ from dropmuon.checks import unknown_name, warn
 from dropmuon.model.blocks import block_labels
 from dropmuon.model.forward import Uses, first_uses
 from dropmuon.model.names import clean_name, owner_label, unwrap
-from dropmuon.model.outputs import Place, mark_outputs
+from dropmuon.model.outputs import (
+    Place,
+    Tied,
+    check_tied,
+    find_lookups,
+    first_or_head,
+    mark_outputs,
+    rank_of,
+)
 from dropmuon.model.roster import Member, Roster
-from dropmuon.model.ties import Tied, check_tied, find_lookups, first_or_head, rank_of
 
 __all__ = ["By", "Structure", "model_layers", "numbered"]
 
@@ -93,6 +100,12 @@ class Structure:
     def records(self) -> dict[Tensor, Member]:
         """The record of every parameter, by the parameter."""
         return {parameter: member for parameter, (_, member) in self._places.items()}
+
+    def follow(self, replaced: Mapping[Tensor, Tensor]) -> None:
+        """Know new parameters in the place of those that they replace."""
+        for member in self.records.values():
+            member.parameter = replaced.get(member.parameter, member.parameter)
+        self._places = {replaced.get(old, old): place for old, place in self._places.items()}
 
     def _grow(self, other: Structure) -> None:
         """Take over the places of new parameters; their layers follow those that precede them."""

@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from torch import Tensor
+
 from dropmuon.checks import unknown_name, warn
 from dropmuon.model.fused import Pieces, pieces_of
+from dropmuon.model.names import clean_name
 from dropmuon.model.roster import Member
 from dropmuon.norms import (
     AdamW,
@@ -28,6 +31,7 @@ __all__ = [
     "Member",
     "Policy",
     "PolicyName",
+    "check_pieces",
     "choose",
     "route",
     "split_fused",
@@ -58,7 +62,7 @@ def split_fused(
     declares. `pieces` adds others, or overrides these: it maps the name of a module or parameter to
     a number of equal pieces, 1 to leave it whole, or to their sizes, as in {"qkv_proj": (64, 16,
     16)}. Pieces must be stored one after the other; where they are known not to be, or their sizes
-    are not known, ValueError is raised.
+    are not known, or a model has nothing of a given name, ValueError is raised.
     """
     given = dict(pieces or {})
     for label, count in given.items():
@@ -101,6 +105,18 @@ def route(
     for member in members:
         choice = choose(policy, member, orthogonalize)
         member.norm, member.reason = choice.norm, choice.reason
+
+
+def check_pieces(parameters: Iterable[tuple[str, Tensor]], policy: PolicyName | Policy) -> None:
+    """Raise ValueError if `split_fused` was given pieces of a matrix that a model does not have."""
+    found = [(clean_name(name).split(".")[-2:], each.ndim > 1) for name, each in parameters]
+    present = {label for labels, _ in found for label in labels}
+    while isinstance(policy, _SplitFused):
+        for label in policy.pieces:
+            if label not in present:
+                matrices = {labels[0] for labels, is_matrix in found if is_matrix}
+                raise unknown_name("a name in pieces", label, matrices)
+        policy = policy.policy
 
 
 def warn_of_guesses(members: Iterable[Member], policy: PolicyName | Policy) -> None:

@@ -48,12 +48,14 @@ class Member:
     parent: nn.Module | None = field(default=None, repr=False)
     lookups: tuple[LookUp, ...] = field(default=(), repr=False)
     is_compiled: bool = field(default=False, repr=False)
+    shape: torch.Size = field(init=False, repr=False)
     kind: Kind = field(init=False, repr=False)
     is_guess: bool = field(init=False, repr=False)
     is_stored_transposed: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        known = (self.name, self.parameter.shape, self.module)
+        self.shape = self.parameter.shape
+        known = (self.name, self.shape, self.module)
         self.kind, self.is_guess = kind_of_parameter(*known), self.module is None
         self.is_stored_transposed = self.is_map and is_stored_transposed(*known)
 
@@ -141,7 +143,9 @@ class Member:
     @property
     def direction_cost(self) -> float:
         """The products of matrices that its update needs; none for vectors and on AdamW."""
-        return 0.0 if isinstance(self.norm, AdamW) else self.norm.direction_cost(self.parameter)
+        if isinstance(self.norm, AdamW):
+            return 0.0
+        return self.norm.direction_cost(torch.empty(self.parameter.shape, device="meta"))
 
     @property
     def conv_groups(self) -> int:

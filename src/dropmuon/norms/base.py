@@ -8,6 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from dropmuon.checks import unknown_name
 from dropmuon.norms.numerics import accumulation_dtype, inner
 
-__all__ = ["SCALES", "Norm", "Scale", "ScaledNorm", "StableRepr"]
+__all__ = ["SCALES", "Norm", "Reach", "Scale", "ScaledNorm", "StableRepr"]
 
 Scale = float | str | Callable[[int, int], float]
 
@@ -55,6 +56,16 @@ class StableRepr:
         special = [name for name in fields if getattr(self, name) != getattr(default, name)]
         body = ", ".join(f"{name}={getattr(self, name)}" for name in special)
         return f"{type(self).__name__}({body})" if body else type(self).__name__
+
+
+class Reach(NamedTuple):
+    """The axes along which the entries of a unit direction depend on each other.
+
+    `by_length` says how: it is the tensor over its l2 length along these axes, times the scale.
+    """
+
+    axes: tuple[int, ...]
+    by_length: bool = False
 
 
 class Norm(StableRepr, ABC):
@@ -101,6 +112,17 @@ class Norm(StableRepr, ABC):
         Zero, unless matrices are multiplied or decomposed.
         """
         return 0.0
+
+    def reach(self, shape: Sequence[int]) -> Reach:
+        """Return which entries of a tensor of this shape a unit direction must see together.
+
+        What does not matter to each other can be computed apart, as where a tensor is sharded.
+        """
+        return Reach(tuple(range(len(shape))))
+
+    def factor(self, shape: Sequence[int]) -> float:
+        """Return by how much unit directions are longer than without scale, for this shape."""
+        return 1.0
 
     def lmo(self, g: Tensor, radius: float | Tensor) -> Tensor:
         """Return the minimiser of <g, x> over the ball ||x|| <= radius."""
@@ -162,6 +184,9 @@ class ScaledNorm(Norm):
             raise ValueError(f"shape must have entries, got {tuple(shape)}; there is no norm of it")
         factor = self._factor(x)
         return factor, factor * math.sqrt(self._pieces(x))
+
+    def factor(self, shape: Sequence[int]) -> float:
+        return self._factor(torch.empty(tuple(shape), device="meta"))
 
     @abstractmethod
     def _norm(self, x: Tensor) -> Tensor: ...

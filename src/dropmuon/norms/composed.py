@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dropmuon.checks import whole_number
-from dropmuon.norms.base import Norm
+from dropmuon.norms.base import Norm, Reach
 from dropmuon.norms.matrices import Spectral
 
 __all__ = ["Split", "Transposed"]
@@ -43,6 +43,15 @@ class Transposed(Norm):
 
     def rho(self, shape: Sequence[int]) -> tuple[float, float]:
         return self.base.rho(_swapped(torch.empty(tuple(shape), device="meta")).shape)
+
+    def reach(self, shape: Sequence[int]) -> Reach:
+        axes = list(range(len(shape)))
+        axes[-2:] = axes[-2:][::-1]
+        found = self.base.reach([shape[axis] for axis in axes])
+        return found._replace(axes=tuple(axes[axis] for axis in found.axes))
+
+    def factor(self, shape: Sequence[int]) -> float:
+        return self.base.factor(_swapped(torch.empty(tuple(shape), device="meta")).shape)
 
     def direction_cost(self, x: Tensor) -> float:
         return self.base.direction_cost(_swapped(x))

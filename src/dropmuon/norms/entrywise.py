@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from dropmuon.norms.base import ScaledNorm, StableRepr
+from dropmuon.norms.base import Reach, ScaledNorm, StableRepr
 from dropmuon.norms.numerics import accumulation_dtype, length, unit
 
 __all__ = ["AdamW", "Euclidean", "Sign"]
@@ -18,6 +19,9 @@ class Euclidean(ScaledNorm):
 
     `Euclidean(scale="rms")` measures a vector by its root mean square, Scion's norm for biases.
     """
+
+    def reach(self, shape: Sequence[int]) -> Reach:
+        return Reach(tuple(range(len(shape))), by_length=True)
 
     def _norm(self, x: Tensor) -> Tensor:
         return length(x)
@@ -38,6 +42,9 @@ class Sign(ScaledNorm):
 
     `Sign(scale="mean-in")` is Scion's choice for the last layer.
     """
+
+    def reach(self, shape: Sequence[int]) -> Reach:
+        return Reach(())
 
     def _norm(self, x: Tensor) -> Tensor:
         return x.to(accumulation_dtype(x)).abs().amax()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dropmuon.checks import whole_number
-from dropmuon.norms.base import Scale, ScaledNorm
+from dropmuon.norms.base import Reach, Scale, ScaledNorm
 from dropmuon.norms.numerics import accumulation_dtype, check_precision, inner, length, unit
 from dropmuon.norms.orthogonalizers import (
     Orthogonalize,
@@ -62,6 +62,14 @@ class MatrixNorm(ScaledNorm):
     def _unit_matrices(self, matrices: Tensor) -> Tensor:
         """Return the unit directions of matrices of shape (blocks, m, n), without scale."""
 
+    def _sides(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Return the axes that make up a matrix's rows and its columns; None if blocks cut them."""
+        if self.blocks == "batch" and len(shape) >= 2:
+            return (len(shape) - 2,), (len(shape) - 1,)
+        if self.blocks not in (1, "batch"):
+            return None
+        return tuple(range(min(len(shape), 1))), tuple(range(1, len(shape)))
+
     def _norm(self, x: Tensor) -> Tensor:
         return self._norms(as_matrices(x, self.blocks)).amax()
 
@@ -78,6 +86,10 @@ class _LineWise(MatrixNorm):
     """The largest l2 norm of the lines along one axis; its dual is the sum over the lines."""
 
     _axis: ClassVar[int]
+
+    def reach(self, shape: Sequence[int]) -> Reach:
+        sides = self._sides(shape)
+        return super().reach(shape) if sides is None else Reach(sides[self._axis], by_length=True)
 
     def _norms(self, matrices: Tensor) -> Tensor:
         return length(matrices, dim=self._axis).amax(-1)
@@ -136,6 +148,13 @@ class Spectral(MatrixNorm):
         super().__post_init__()
         object.__setattr__(self, "orthogonalize", choose_orthogonalizer(self.orthogonalize))
         check_precision(self.precision)
+
+    def reach(self, shape: Sequence[int]) -> Reach:
+        sides = self._sides(shape)
+        if sides is None:
+            return super().reach(shape)
+        rows, columns = sides
+        return Reach(rows + columns, by_length=not columns)
 
     def direction_cost(self, x: Tensor) -> float:
         """Return m^2 n per block of shape (m, n), m <= n: one product of an iteration."""

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dropmuon.norms.numerics import accumulation_dtype
+
 __all__ = [
     "adamw",
     "all_finite",
@@ -29,18 +31,25 @@ Moving = Sequence[Tensor] | None
 Tensors = Sequence[Tensor]
 
 
-def all_finite(tensors: Tensors) -> list[Tensor]:
-    """Return one boolean 0-dim tensor per tensor, on its device: are all entries finite?"""
+def all_finite(tensors: Tensors, squared: Sequence[bool] | None = None) -> list[Tensor]:
+    """Return one boolean 0-dim tensor per tensor, on its device: are all entries finite?
+
+    Where `squared`, so must their squares be, of which AdamW keeps a mean: one infinite square
+    would stay in it for good.
+    """
     flags: dict[int, Tensor] = {}
-    alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    alike: dict[tuple[torch.device, torch.dtype, bool], list[int]] = {}
     for n, x in enumerate(tensors):
         if x.numel():
-            alike.setdefault((x.device, x.dtype), []).append(n)
+            is_squared = squared is not None and squared[n]
+            alike.setdefault((x.device, x.dtype, is_squared), []).append(n)
         else:
             flags[n] = torch.ones((), dtype=torch.bool, device=x.device)
-    for numbers in alike.values():
-        extremes = [torch.stack(torch.aminmax(tensors[n])) for n in numbers]
-        finite = torch.stack(extremes).isfinite().all(dim=1)
+    for (_, _, is_squared), numbers in alike.items():
+        extremes = torch.stack([torch.stack(torch.aminmax(tensors[n])) for n in numbers])
+        if is_squared:
+            extremes = extremes.to(accumulation_dtype(extremes)).square()
+        finite = extremes.isfinite().all(dim=1)
         flags.update(zip(numbers, finite.unbind(), strict=True))
     return [flags[n] for n in range(len(tensors))]
 
@@ -130,7 +139,27 @@ def adamw(
     decay: float,
     moving: Moving = None,
 ) -> None:
-    """Apply AdamW (Loshchilov and Hutter, 2019), for parameters kept out of the LMO steps."""
+    """Apply AdamW (Loshchilov and Hutter, 2019), for parameters kept out of the LMO steps.
+
+    Moments may have a wider dtype than parameters; then all arithmetic has it.
+    """
+    if parameters and parameters[0].dtype != averages[0].dtype:
+        wide = averages[0].dtype
+        x32, g32 = ([t.to(wide) for t in each] for each in (parameters, gradients))
+        adamw(
+            x32,
+            g32,
+            averages,
+            squares,
+            steps,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            decay=decay,
+            moving=moving,
+        )
+        torch._foreach_copy_(list(parameters), x32)
+        return
     touched = [list(each) for each in (parameters, averages, squares, steps)]
     x, m, v, k = touched
     before = None if moving is None else [[t.clone() for t in each] for each in touched]

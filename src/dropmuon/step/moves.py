@@ -18,11 +18,12 @@ from dropmuon.model.roster import Member
 from dropmuon.norms import AdamW, Norm
 from dropmuon.norms.numerics import accumulation_dtype, inner
 from dropmuon.samplers import ActiveSet
-from dropmuon.step import kernels
+from dropmuon.shards import any_sharded, is_sharded, local, local_gradient
+from dropmuon.step import kernels, sharded
 from dropmuon.step.rates import rate_of
 from dropmuon.step.rules import StepRule
 
-__all__ = ["new_state", "screen", "screens_on_host", "take_step"]
+__all__ = ["is_rehearsal", "new_state", "screen", "screens_on_host", "take_step"]
 
 Groups = Sequence[Mapping[str, Any]]
 State = MutableMapping[Tensor, Any]
@@ -57,10 +58,9 @@ def take_step(
             followed = _momentum(bucket)  # M_i, started or updated
             if not bucket.stretch:
                 continue  # another one's turn, or i not in S^k: X_i stays
-            units = bucket.norm.unit_directions(followed)  # -lmo(M_i) at radius 1
+            units = bucket.unit_directions(followed)  # -lmo(M_i) at radius 1
             if bucket.rule.uses_dual:  # ||M_i||_*, from which the lengths of a whole layer follow
-                duals = [inner(m, unit) for m, unit in zip(followed, units, strict=True)]
-                waiting.append((bucket, units, duals))
+                waiting.append((bucket, units, bucket.duals(followed, units)))
             else:
                 _move(bucket, units, _lengths(bucket, active))
         layer_duals = _layer_duals(waiting)
@@ -71,13 +71,33 @@ def take_step(
 
 
 def new_state(member: Member) -> dict[str, Any]:
-    """Return the state of a parameter that has not moved yet."""
+    """Return the state of a parameter that has not moved yet.
+
+    AdamW's moments of 16-bit parameters have 32 bits: squares of gradients are too small for less.
+    """
     parameter = member.parameter
-    zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
     if isinstance(member.norm, AdamW):
-        count = torch.zeros((), dtype=accumulation_dtype(parameter), device=parameter.device)
+        dtype = accumulation_dtype(parameter)
+        zeros = torch.zeros_like(parameter, dtype=dtype, memory_format=torch.preserve_format)
+        count = torch.zeros((), dtype=dtype, device=parameter.device)
         return {"updates": 0, "step": count, "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
+    zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
     return {"updates": 0, "momentum_buffer": zeros}
+
+
+def is_rehearsal(groups: Groups) -> bool:
+    """Return whether all learning rates and all gradients are zero, on all ranks.
+
+    This is how `torch.distributed.checkpoint` makes an optimizer show its states.
+    """
+    parameters = [p for group in groups for p in group["params"] if p.grad is not None]
+    if not parameters or any(rate_of(group) for group in groups):
+        return False
+    gradients = [local(parameter.grad) for parameter in parameters]
+    zero = torch.tensor(all(not g.count_nonzero() for g in gradients))
+    if any_sharded(parameters):
+        zero = sharded.agreed({0: zero}, parameters)[0]
+    return bool(zero)
 
 
 def screens_on_host(members: Sequence[Member], state: State) -> bool:
@@ -99,10 +119,13 @@ def screen(
     device: all members move, the flags undo what must not, and counts are 0 or 1 on the device.
     """
     finite: dict[int, Tensor] = {}
-    flags = kernels.all_finite([_gradient(member) for member in members])
+    squared = [isinstance(member.norm, AdamW) for member in members]
+    flags = kernels.all_finite([_gradient(member) for member in members], squared)
     for member, flag in zip(members, flags, strict=True):
         known = finite.get(member.layer)
         finite[member.layer] = flag if known is None else known & flag.to(known.device)
+    if any_sharded(member.parameter for member in members):
+        finite = sharded.agreed(finite, [member.parameter for member in members])
     if not on_host:
         return list(members), finite, {layer: (~flag).long() for layer, flag in finite.items()}
     fine = torch.stack([flag.to("cpu") for flag in finite.values()]).tolist()
@@ -153,6 +176,31 @@ class _Bucket:
     def state(self, name: str) -> list[Tensor]:
         return [state[name] for state in self.states]
 
+    def unit_directions(self, followed: Sequence[Tensor]) -> list[Tensor]:
+        return cast(Norm, self.norm).unit_directions(followed)
+
+    def duals(self, followed: Sequence[Tensor], units: Sequence[Tensor]) -> list[Tensor]:
+        return [inner(m, unit) for m, unit in zip(followed, units, strict=True)]
+
+
+class _ShardedBucket(_Bucket):
+    """Parameters of which each rank moves what it holds."""
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [local(member.parameter) for member in self.members]
+
+    def state(self, name: str) -> list[Tensor]:
+        return [local(state[name]) for state in self.states]
+
+    def unit_directions(self, followed: Sequence[Tensor]) -> list[Tensor]:
+        whole = [member.parameter for member in self.members]
+        return sharded.unit_directions(cast(Norm, self.norm), followed, whole)
+
+    def duals(self, followed: Sequence[Tensor], units: Sequence[Tensor]) -> list[Tensor]:
+        own = super().duals(followed, units)
+        return sharded.summed(own, [member.parameter for member in self.members])
+
 
 def _buckets(
     members: Iterable[Member],
@@ -169,6 +217,7 @@ def _buckets(
             id(member.norm),
             parameter.dtype,
             parameter.device,
+            is_sharded(parameter),
             member.experts > 1,
             rate_of(group),
             group["momentum"],
@@ -203,7 +252,8 @@ def _bucket(
         used = kernels.in_use([_gradient(member) for member in members])
         moving = used if moving is None else [u & ok for u, ok in zip(used, moving, strict=True)]
     states = [state[member.parameter] for member in members]
-    return _Bucket(members, states, settings, settings.get("step_rule") or rule, moving, stretch)
+    kind = _ShardedBucket if is_sharded(members[0].parameter) else _Bucket
+    return kind(members, states, settings, settings.get("step_rule") or rule, moving, stretch)
 
 
 def _momentum(bucket: _Bucket) -> list[Tensor]:
@@ -283,6 +333,8 @@ def _adamw(bucket: _Bucket, settings: AdamW) -> None:
 
 
 def _gradient(member: Member) -> Tensor:
+    if is_sharded(member.parameter):
+        return local_gradient(member.parameter)
     return cast(Tensor, member.parameter.grad)
 
 

@@ -8,6 +8,7 @@ the same `lr`, whatever sets it, and AdamW takes its share of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,8 +51,14 @@ def check_adamw(lr: float, ratio: float | None) -> None:
 
 
 def rate_of(group: Mapping[str, Any]) -> float:
-    """Return the learning rate that a group moves with."""
-    return float(group["lr"]) * float(group.get(RATIO, 1.0))
+    """Return the learning rate that a group moves with, or raise ValueError if it is none."""
+    rate = float(group["lr"]) * float(group.get(RATIO, 1.0))
+    if not math.isfinite(rate):
+        raise ValueError(
+            f"lr of group {group.get('name', group.get('layer', ''))!r} is {rate}, and nothing "
+            "moved; look at the scheduler, or at whatever else sets it"
+        )
+    return rate
 
 
 def adamw_apart(groups: Groups) -> float | None:

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from dropmuon.checks import kind_of, whole_number
+from dropmuon.norms.numerics import length
 from dropmuon.samplers import ActiveSet
 
 __all__ = [
@@ -60,10 +61,8 @@ class NormOfLayer(NamedTuple):
 LARGEST = NormOfLayer(norm=torch.amax, dual=torch.sum, widest=torch.linalg.vector_norm)
 """The largest of the norms; its dual is the sum of the dual norms."""
 
-ROOT_OF_SQUARES = NormOfLayer(
-    norm=torch.linalg.vector_norm, dual=torch.linalg.vector_norm, widest=torch.amax
-)
-"""The root of the sum of squares, its own dual."""
+ROOT_OF_SQUARES = NormOfLayer(norm=length, dual=length, widest=torch.amax)
+"""The root of the sum of squares, its own dual; no square of a finite number overflows in it."""
 
 
 class StepRule(ABC):

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from numbers import Real
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dropmuon.checks import nonnegative_number, unknown_name
+from dropmuon.checks import nonnegative_number, unknown_name, whole_number
 from dropmuon.model.roster import Member, Roster
 from dropmuon.model.routing import LOOKUPS, RATIO
 from dropmuon.norms import AdamW
+from dropmuon.norms.numerics import accumulation_dtype
 from dropmuon.samplers import Sampler
+from dropmuon.shards import is_sharded, placed
 
-__all__ = ["SavedOptimizer", "check_group"]
+__all__ = ["KEY", "SavedOptimizer", "check_group"]
 
 KEY = "dropmuon"
+"""Our entry in a saved state; in groups it is empty, except in the first of a saved state."""
+
 VERSION = 5
 
 _FIELDS = {
@@ -28,8 +34,10 @@ _FIELDS = {
     *("moving", "moves"),
 }
 _STARTS = ("gradient", "zero")
+_DAMAGED = "the state is damaged or was edited: load another"
 _OBJECTS = {"norm", "step_rule"}
-_OF_MODEL = {"name", LOOKUPS}
+_MOMENTS = {"exp_avg", "exp_avg_sq"}
+_OF_MODEL = {"name", LOOKUPS, KEY}
 """Settings of a group that come from the model, and not from a state."""
 
 
@@ -37,7 +45,9 @@ class SavedOptimizer(Optimizer):
     """A torch optimizer whose saved state has an entry of its own next to torch's.
 
     Norms and step rules are saved as text, since `torch.load(weights_only=True)` reads no classes;
-    the groups of the optimizer that loads a state keep theirs.
+    the groups of the optimizer that loads a state keep theirs. `torch.distributed.checkpoint` drops
+    all entries but torch's own, so the first group has ours too, as one text: its keys may change
+    from step to step, and a checkpoint is read into the keys that are there.
     """
 
     roster: Roster
@@ -71,12 +81,15 @@ class SavedOptimizer(Optimizer):
         for group in state["param_groups"]:
             for key in _OBJECTS & group.keys():
                 group[key] = None if group[key] is None else repr(group[key])
-            group.pop(LOOKUPS, None)
+            if LOOKUPS in group:
+                group[LOOKUPS] = None
             if "layer" in group:
                 group["layer"] = str(group["layer"])
         names, sampler = list(self.roster.names), repr(self.sampler)
         head = {"version": VERSION, "layers": names, "sampler": sampler}
-        return _call(hooks, self, {**state, KEY: {**head, **self._own_state()}})
+        own = {**head, **self._own_state()}
+        state["param_groups"][0][KEY] = json.dumps(own)
+        return _call(hooks, self, {**state, KEY: own})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where a state was saved. A state that does not fit changes nothing."""
@@ -92,6 +105,8 @@ class SavedOptimizer(Optimizer):
         self._reread()
         _check_fit(saved, self.param_groups, self.roster, repr(self.sampler), self.parts)
         defaults = dict(self.defaults)
+        for group in saved["param_groups"]:
+            check_group({**defaults, **group})
         kept = [{key: g.get(key) for key in {*_OBJECTS, "layer"}} for g in self.param_groups]
         more = [{key: g[key] for key in _OF_MODEL & g.keys()} for g in self.param_groups]
         super().load_state_dict({key: value for key, value in saved.items() if key != KEY})
@@ -99,10 +114,23 @@ class SavedOptimizer(Optimizer):
             group.update({key: value for key, value in mine.items() if key in group} | own)
             for key, value in defaults.items():
                 group.setdefault(key, value)
+        self._widen(saved)
         for parameter, state in self.state.items():
             if "step" in state:
                 state["step"] = state["step"].to(parameter.device)
+            if is_sharded(parameter):
+                _spread(state, parameter)
         self._load_own_state(saved[KEY])
+
+    def _widen(self, saved: Mapping[str, Any]) -> None:
+        """Restore AdamW's moments as they were saved: torch gives them the parameter's dtype."""
+        for theirs, ours in zip(saved["param_groups"], self.param_groups, strict=True):
+            for index, parameter in zip(theirs["params"], ours["params"], strict=True):
+                state, wide = self.state.get(parameter, {}), accumulation_dtype(parameter)
+                for name in _MOMENTS & state.keys():
+                    if state[name].dtype != wide:
+                        moment = saved["state"][index][name]
+                        state[name] = moment.to(parameter.device, wide, copy=True)
 
 
 def check_group(group: Mapping[str, Any]) -> None:
@@ -126,7 +154,7 @@ def check_group(group: Mapping[str, Any]) -> None:
 
 def _upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state in this version's form."""
-    own = saved.get(KEY)
+    own = saved.get(KEY, _in_groups(saved))
     if not isinstance(own, Mapping):
         return dict(saved)
     own = dict(own)
@@ -142,6 +170,19 @@ def _upgraded(saved: Mapping[str, Any]) -> dict[str, Any]:
     if own.get("version") == 4:
         own |= {"version": VERSION, "moves": {}}
     return {**saved, KEY: own}
+
+
+def _in_groups(saved: Mapping[str, Any]) -> Any:
+    """Return our entry as `torch.distributed.checkpoint` carries it, in a group."""
+    texts = [group.get(KEY) for group in saved.get("param_groups", ())]
+    return next((json.loads(text) for text in texts if text), None)
+
+
+def _spread(state: dict[str, Any], parameter: Tensor) -> None:
+    """Shard what was saved as a whole, as its parameter is sharded."""
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.ndim and not is_sharded(value):
+            state[name] = placed(value, parameter)
 
 
 _IN_ALL_VERSIONS = _FIELDS - {
@@ -192,14 +233,50 @@ def _check_fit(
             f"state_dict was made with sampler {own['sampler']}, but this optimizer has {sampler}; "
             "build it with the same sampler"
         )
-    _check_tensors(saved, groups, {m.parameter: m for m in roster.members()})
+    _check_values(own, len(layers))
+    _check_tensors(saved, groups, roster)
+
+
+_LEAST = {"steps": 0, "seed": 0, "resample_every": 1, "turns": 1, "total_steps": 1, "full_step": 0}
+_OPTIONAL = {"total_steps", "full_step"}
+
+
+def _check_values(own: Mapping[str, Any], num_layers: int) -> None:
+    """Raise ValueError for values that no run could have saved, and none can go on from."""
+    for name, least in _LEAST.items():
+        if own[name] is not None or name not in _OPTIONAL:
+            whole_number(f"state_dict: {name}", own[name], least=least, remedy=_DAMAGED)
+    sets, moving, known = own["active"], own["moving"], own["has_gradient"]
+    right = (
+        own["full_start"] in (True, False, "momentum")
+        and isinstance(sets, list)
+        and len(sets) == own["parts"]
+        and all(map(partial(_is_set, num_layers=num_layers), sets))
+        and (moving is None or _is_set(moving, num_layers))
+        and isinstance(known, list)
+        and len(known) == num_layers
+        and all(isinstance(own[name], Mapping) for name in ("moves", "skipped"))
+        and (own["adaptation"] is None or isinstance(own["adaptation"], Mapping))
+    )
+    if not right:
+        raise ValueError(f"state_dict: the active sets, or what was counted, are wrong; {_DAMAGED}")
+
+
+def _is_set(layers: object, num_layers: int) -> bool:
+    """Return whether this is a list of layers, not empty."""
+    return (
+        isinstance(layers, list | tuple)
+        and len(layers) > 0
+        and all(type(layer) is int and 0 <= layer < num_layers for layer in layers)
+    )
 
 
 def _check_tensors(
     saved: Mapping[str, Any],
     groups: Sequence[Mapping[str, Any]],
-    members: Mapping[Tensor, Member],
+    roster: Roster,
 ) -> None:
+    members = {member.parameter: member for member in roster.members()}
     if len(saved["param_groups"]) != len(groups):
         raise ValueError(
             f"state_dict has {len(saved['param_groups'])} parameter groups, but this optimizer "
@@ -212,7 +289,15 @@ def _check_tensors(
                 f"optimizer has {len(ours['params'])}"
             )
         for index, parameter in zip(theirs["params"], ours["params"], strict=True):
-            _check_state(saved["state"].get(index, {}), members[parameter])
+            member, found = members[parameter], saved["state"].get(index, {})
+            _check_state(found, member)
+            has_moved = saved[KEY]["moves"].get(roster.names[member.layer], 0) > 0
+            if has_moved and not found and member.is_wanted and not parameter.requires_grad:
+                raise ValueError(
+                    f"state_dict lacks {member.name!r}, which is frozen for this step: "
+                    "torch.distributed.checkpoint leaves out what is frozen; call set_state_dict "
+                    "inside 'with optimizer.full():'"
+                )
 
 
 def _check_state(state: Mapping[str, Any], member: Member) -> None:
