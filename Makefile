@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test venv frameworks lint types imports check bench clean
+.PHONY: demo test venv frameworks lint types imports check bench fuzz torture clean
 
 # A race at a large batch; what tuning finds for the baseline is used for both methods.
 demo: venv
@@ -44,6 +44,14 @@ check: frameworks
 bench: venv
 	$(PIP) -e '.[bench]'
 	$(BIN)/python benchmarks/step.py
+
+# Random settings and events: 10,000 configurations, about an hour.
+fuzz: venv
+	FUZZ=10000 $(BIN)/pytest tests/contract/test_fuzz.py
+
+# Kills commands of the lab at random moments, and compares what they find in the end.
+torture: venv
+	$(BIN)/python -m tests.torture
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

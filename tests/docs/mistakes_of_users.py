@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -101,6 +102,15 @@ def step_after_zero_grad() -> None:
     optimizer.step()
 
 
+def two_that_step() -> None:
+    model = make_model()
+    both = [DropMuon(model, seed=seed) for seed in (0, 1)]
+    for optimizer in both * 3:
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def load(state: dict[str, Any]) -> None:
     make().load_state_dict(state)
 
@@ -126,6 +136,16 @@ def tied() -> nn.Module:
     model = make_model()
     model[1].weight = model[0].weight
     return model
+
+
+def released_copy() -> None:
+    """Copy an optimizer of a tied model without the model, and use it again."""
+    table, head = nn.Embedding(4, 4), nn.Linear(4, 4, bias=False)
+    head.weight = table.weight
+    optimizer = DropMuon(nn.Sequential(table, nn.Linear(4, 4), head))
+    optimizer.release()
+    with copy.deepcopy(optimizer):
+        pass
 
 
 def half_used() -> None:

@@ -16,11 +16,18 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-from dropmuon import DropMuon, compile_blocks, layer_groups, norms, policies, rules, samplers
+from dropmuon import (
+    DropMuon,
+    compile_blocks,
+    layer_groups,
+    norms,
+    policies,
+    rules,
+    samplers,
+)
 from tests.docs.mistakes_of_users import (
     Flat,
     compiled,
-    ddp_that_expects_all_gradients,
     decayed_and_not,
     frozen,
     fused,
@@ -33,6 +40,7 @@ from tests.docs.mistakes_of_users import (
     of_sgd,
     one_cycle_of_muon,
     reentrant_checkpoints,
+    released_copy,
     rule_group,
     step_after_release,
     step_after_zero_grad,
@@ -42,7 +50,11 @@ from tests.docs.mistakes_of_users import (
     tied,
     too_few_backwards,
     trained_state,
+    two_that_step,
 )
+from tests.docs.mistakes_with_engines import ENGINE_MISUSES
+from tests.docs.mistakes_with_memory import MEMORY_MISUSES
+from tests.docs.misuses_of_frameworks import FRAMEWORK_MISUSES
 
 __all__ = ["MISUSES", "Misuse", "make_model"]
 
@@ -314,6 +326,11 @@ MISUSES = [
         "must make up the 20 outputs",
         lambda: DropMuon(fused("qkv", 20), policy=policies.split_fused("muon", {"qkv": (8, 8)})),
     ),
+    value(
+        "fused-name-misspelt",
+        "did you mean 'my_qkv'",
+        lambda: DropMuon(fused("my_qkv", 24), policy=policies.split_fused("muon", {"my_qvk": 3})),
+    ),
     value("scale-of-zero", "scale must be positive .* got 0", lambda: norms.Sign(scale=0)),
     value("precision-an-integer", "precision must", lambda: norms.Spectral(precision=torch.int32)),
     value("beta-of-one", "betas must be two numbers", lambda: norms.AdamW(betas=(1.0, 0.9))),
@@ -416,6 +433,7 @@ MISUSES = [
     warned("one-maximum-for-adamw", "raised to that of the norms", one_cycle_of_muon),
     warned("too-few-backwards", "after 1 of 2 parts, 2 times in a row", too_few_backwards),
     warned("step-after-zero-grad", "no gradient", step_after_zero_grad),
+    warned("two-that-step", r"another DropMuon .*release\(\)", two_that_step),
     warned(
         "pairs-without-modules",
         "cannot tell whether '0.weight', '1.weight' are embeddings",
@@ -432,6 +450,7 @@ MISUSES = [
         lambda: make().activate([3]),
     ),
     warned("unreached-layer", "no gradient reached 'second' in a full step", half_used),
+    warned("copy-without-its-model", "Copy model and optimizer together", released_copy),
     warned("reentrant-checkpoints", "pass use_reentrant=False", reentrant_checkpoints),
     warned("compiled-as-a-whole", r"compile_blocks\(model\)", lambda: DropMuon(compiled(9))),
     value(
@@ -443,11 +462,6 @@ MISUSES = [
         "compile-no-module",
         "by must make layers that are modules, got 'all'",
         lambda: compile_blocks(make_model(), by=lambda name, parameter: "all"),
-    ),
-    warned(
-        "ddp-expects-all-gradients",
-        "find_unused_parameters=True",
-        ddp_that_expects_all_gradients,
     ),
     # states
     value("state-of-another-optimizer", "state_dict is not from DropMuon", lambda: load(of_sgd())),
@@ -473,5 +487,10 @@ MISUSES = [
         lambda: load(
             trained_state(nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 4), nn.Linear(4, 2)))
         ),
+    ),
+    # frameworks
+    *(
+        Misuse(name, call, error, says)
+        for name, error, says, call in (*ENGINE_MISUSES, *FRAMEWORK_MISUSES, *MEMORY_MISUSES)
     ),
 ]

@@ -16,8 +16,16 @@ from tests.norms.test_laws import TOLERANCE, check_facts
 
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 
-# torch itself, when it loads the default backend of torch.compile
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
+pytestmark = [
+    # torch itself, when it loads the default backend of torch.compile
+    pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated"),
+    # the frameworks' own hints about losses, workers and devices
+    pytest.mark.filterwarnings("ignore:.*loss_type", "ignore:.*pin_memory"),
+    pytest.mark.filterwarnings("ignore::Warning:lightning"),
+]
+
+FRAMEWORKS = {"docs/frameworks.md": ("transformers", "lightning", "accelerate", "peft")}
+"""What pages need besides the library itself."""
 
 
 class Model(nn.Module):
@@ -57,6 +65,8 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def run(page: str, names: dict[str, Any]) -> dict[str, Any]:
     """Run the page's blocks; a traceback shows the line of the page."""
+    for module in FRAMEWORKS.get(page, ()):
+        pytest.importorskip(module, reason="needs pip install -e '.[frameworks]'")
     for block in blocks(page, "python"):
         source = "\n" * (block.line - 1) + block.text
         exec(compile(source, page, "exec"), names)
@@ -70,7 +80,7 @@ def test_the_python_blocks_of_a_page_run_in_order(page: str, given: dict[str, An
 
 def test_the_pages_that_teach_code_have_some() -> None:
     taught = {"README.md", "CONTRIBUTING.md", "docs/guide.md", "docs/planning.md", "docs/theory.md"}
-    assert taught <= set(WITH_PYTHON)
+    assert taught | FRAMEWORKS.keys() <= set(WITH_PYTHON)
     assert len(blocks("docs/theory.md", "python")) >= 7
 
 

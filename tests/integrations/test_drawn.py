@@ -1,0 +1,43 @@
+"""What is logged of a run, against the sets that were drawn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from dropmuon import DropMuon
+from dropmuon.integrations.drawn import Drawn
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
+
+
+def test_a_report_is_the_mean_over_the_backwards_since_the_last() -> None:
+    optimizer, drawn = DropMuon(net()), Drawn()
+    for first in (0, 1, 3):
+        optimizer.activate(range(first, 4))
+        drawn.note(optimizer)
+    means = {"dropmuon/cutoff": 4 / 3, "dropmuon/skipped": 1 / 3}
+    assert drawn.report() == pytest.approx(means)
+    assert drawn.report() == {}
+
+
+def test_shares_are_those_of_the_parts() -> None:
+    model = net()
+    optimizer, drawn = DropMuon(model, parts=4, full_start=False), Drawn()
+    for _ in range(4):
+        drawn.note(optimizer)
+        model(torch.ones(1, 2)).sum().backward()
+    found = drawn.report()
+    shares = tuple(found[f"dropmuon/share/{layer}"] for layer in optimizer.layers)
+    assert shares == pytest.approx(optimizer.shares)
+    assert min(shares) < max(shares) == 1.0
+
+
+def test_nothing_is_skipped_where_all_gradients_are_computed() -> None:
+    optimizer, drawn = DropMuon(net(), truncate=False), Drawn()
+    optimizer.activate([3])
+    drawn.note(optimizer)
+    assert drawn.report() == {"dropmuon/cutoff": 3.0, "dropmuon/skipped": 0.0}
