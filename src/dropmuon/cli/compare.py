@@ -91,7 +91,10 @@ def _add_settings(parser: argparse.ArgumentParser, settings: Sequence[Field[Any]
     parser.add_argument("--out", type=Path, help="directory of the run; runs/NAME by default")
     parser.add_argument("--resume", action="store_true", help="continue the run in --out")
     parser.add_argument(
-        "--tune-cache", type=Path, help="directory of tuned settings; inside --out by default"
+        "--tune-cache",
+        type=Path,
+        help="directory of tuned settings, or a tuned run or race to take them from; inside --out "
+        "by default",
     )
     parser.add_argument("--logger", action="append", default=[], help="tensorboard, wandb, mlflow")
 

@@ -87,6 +87,30 @@ def test_what_is_tuned_is_not_tuned_again(
     assert config.options["full"]["lr"] == run.methods["full"]["settings"]["lr"]
 
 
+def test_a_tuned_run_or_race_serves_as_the_source_of_its_settings(
+    run: RunDirectory, digits: data.Data, tmp_path: Path
+) -> None:
+    """As published, without the files of the search; other settings are searched for."""
+    rung = tmp_path / "race" / "rung-1.00"
+    rung.mkdir(parents=True)
+    shutil.copy(run.path / "tuned.json", rung)
+    for source in (rung, rung.parent):
+        watcher = Noted()
+        config, report = tuned(small(), digits, source, watcher)
+        assert not watcher.trials
+        assert report == json.loads((run.path / "tuned.json").read_text())
+        assert config.options["full"] == report["full"]["settings"]
+    watcher = Noted()
+    tuned(small(methods=("full",), lr=0.2), digits, rung, watcher)
+    assert len(watcher.trials) == 3
+
+
+def test_a_damaged_file_of_tuned_settings_is_named(digits: data.Data, tmp_path: Path) -> None:
+    (tmp_path / "tuned.json").write_text('{"full": 3}')
+    with pytest.raises(ValueError, match=r"tuned.json is damaged .*; give another --tune-cache"):
+        tuned(small(), digits, tmp_path, Watcher())
+
+
 def test_more_trials_continue_the_search_and_fewer_are_its_start(
     run: RunDirectory, digits: data.Data, tmp_path: Path
 ) -> None:

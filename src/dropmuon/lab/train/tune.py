@@ -72,26 +72,24 @@ def tuned(
 ) -> tuple[Config, dict[str, Any]]:
     """Return the configuration with the best settings of every method, and what was found.
 
-    The settings that were given are the first trial, so that tuning never ends with a worse loss on
-    the validation part. The budget of a trial is `tune_share` of the comparison's, and its model
-    starts from the same weights.
+    `cache` may also be a run or a race that was tuned: then what it found is taken, so that a
+    published race can be repeated without its search. The settings that were given are the first
+    trial, so that tuning never ends with a worse loss on the validation part. The budget of a trial
+    is `tune_share` of the comparison's, and its model starts from the same weights.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     small, part = _while_tuning(config), without_validation(found, config.validation)
     options = {name: dict(own) for name, own in config.options.items()}
-    report = {}
+    report: dict[str, dict[str, Any]] = {}
     for name in config.methods:
         search = _Search(small, part, config.method(name), planned, start)
         path = cache / f"{_slug(name)}-{search.digest}.json"
-        trials = search.run(path, config.tune, watcher)
-        best = min(trials, key=lambda each: math.inf if each["loss"] is None else each["loss"])
-        if best["loss"] is None:
-            raise ValueError(
-                f"tuning found no setting of {name} with a finite loss in {config.tune} trials; "
-                "lower its lr"
-            )
-        options[name] = {**options.get(name, {}), **best["settings"]}
-        report[name] = {"trials": config.tune, "file": path.name, **best}
+        report[name] = _published(cache, name, path.name, config.tune) or {
+            "trials": config.tune,
+            "file": path.name,
+            **_best(name, search.run(path, config.tune, watcher)),
+        }
+        options[name] = {**options.get(name, {}), **report[name]["settings"]}
     return replace(config, options=options), report
 
 
@@ -220,6 +218,32 @@ class _Search:
                     f"{value!r}; {remedy}"
                 )
         return list(trials)
+
+
+def _best(name: str, trials: list[dict[str, Any]]) -> dict[str, Any]:
+    best = min(trials, key=lambda each: math.inf if each["loss"] is None else each["loss"])
+    if best["loss"] is None:
+        raise ValueError(
+            f"tuning found no setting of {name} with a finite loss in {len(trials)} trials; "
+            "lower its lr"
+        )
+    return best
+
+
+def _published(cache: Path, name: str, file: str, count: int) -> dict[str, Any] | None:
+    """Return what as many trials found in a run or race at `cache`, if everything was the same.
+
+    The name of the file has the digest of all that tuning depends on.
+    """
+    for path in sorted({*cache.glob("tuned.json"), *cache.glob("rung-*/tuned.json")}):
+        try:
+            entry = json.loads(path.read_text()).get(name, {})
+            is_same = (entry.get("file"), entry.get("trials")) == (file, count)
+            if is_same and isinstance(entry["settings"], dict):
+                return dict(entry)
+        except (ValueError, AttributeError, KeyError) as error:
+            raise ValueError(f"{path} is damaged ({error!r}); give another --tune-cache") from error
+    return None
 
 
 def _while_tuning(config: Config) -> Config:
