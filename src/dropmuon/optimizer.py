@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, Self
@@ -13,48 +13,35 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from dropmuon import norms, samplers
-from dropmuon.backward.flags import Flags, can_truncate
-from dropmuon.backward.gathered import call_when_settled
+from dropmuon.backward.flags import can_truncate
 from dropmuon.backward.lookups import LookUps
-from dropmuon.backward.parts import Parts, call_if_alive, check_parts
+from dropmuon.backward.parts import Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
-from dropmuon.backward.strays import StrayGradients, order_matters
+from dropmuon.backward.strays import StrayGradients
 from dropmuon.checks import unknown_name, whole_number
-from dropmuon.model.engines import listed, refuse_flat, refuse_zero, replacements, same
-from dropmuon.model.forward import Work
-from dropmuon.model.groups import find_in_model, make_groups, read_groups
-from dropmuon.model.layers import By, Structure
+from dropmuon.model.engines import listed, refuse_zero, same
+from dropmuon.model.groups import make_groups
+from dropmuon.model.layers import By
 from dropmuon.model.outputs import Tied
 from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
-from dropmuon.model.routing import LOOKUPS, Routing
+from dropmuon.model.routing import Routing
 from dropmuon.samplers.base import ActiveSet, active_set
-from dropmuon.shards import any_sharded
 from dropmuon.step.adaptation import Adaptation
 from dropmuon.step.advice import Advice
+from dropmuon.step.arranged import ArrangedOptimizer
 from dropmuon.step.draws import Draws, FullStart, check_windows, joined
-from dropmuon.step.moves import is_rehearsal, new_state, screen, screens_on_host, take_step
-from dropmuon.step.overview import Overview, Tally
+from dropmuon.step.moves import is_rehearsal, screen, screens_on_host, take_step
+from dropmuon.step.overview import Tally
 from dropmuon.step.rates import ADAMW_LR, check_adamw
 from dropmuon.step.rules import StepRule, momentum_or_default, or_default
-from dropmuon.step.state import KEY, SavedOptimizer, check_group
-from dropmuon.step.turns import assign_turns, check_turns, stretch
+from dropmuon.step.state import KEY, check_group
+from dropmuon.step.turns import check_turns, stretch
 
 __all__ = ["DropMuon"]
 
-_COPIED = {
-    *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
-    *("_routing", "_obstacle", "_flags", "_full_depth", "_released", "_lookups", "_strays"),
-    *("_steps", "_parts", "_moving", "_has_gradient", "_tally", "_adaptation", "_advice"),
-    "_listed",
-}
-"""Attributes that a copy or a pickle keeps, besides those of every optimizer."""
 
-_DRAWS = ("seed", "resample_every", "total_steps", "full_start", "full_step", "turns")
-"""Settings of the draws that a saved state restores."""
-
-
-class DropMuon(Overview, SavedOptimizer):
+class DropMuon(ArrangedOptimizer):
     r"""Drop-Muon: move a random set of layers per step, and let backward stop at the lowest.
 
     .. math::
@@ -115,12 +102,6 @@ class DropMuon(Overview, SavedOptimizer):
         foreach: False moves parameters one by one: slower, with less peak memory.
         error_if_nonfinite: raise on a NaN or infinite gradient instead of skipping its layer.
     """
-
-    _structure: Structure | None = None  # copies have none
-    _released = False
-    _model: weakref.ref[nn.Module] | None = None
-    _has_begun = False
-    _waits = False
 
     def __init__(
         self,
@@ -299,36 +280,6 @@ class DropMuon(Overview, SavedOptimizer):
             self._freeze()
         return loss
 
-    def _follow_replaced(self) -> None:
-        """Go on with parameters that an engine has put in the place of those given here."""
-        members = {member.parameter: member for member in self.roster.members()}
-        found = replacements(self._listed, self.param_groups, members)
-        self._has_begun, self._waits = True, False
-        if not found:
-            return
-        if any(self.state.get(old) for old in found):
-            raise RuntimeError(
-                f"{len(found)} parameters were replaced after their first step, as fully_shard and "
-                "parallelize_module do; save state_dict(), make DropMuon anew, and load it"
-            )
-        for group in self.param_groups:
-            group["params"] = [found.get(each, each) for each in group["params"]]
-            for lookup in group.get(LOOKUPS, ()):
-                lookup.follow(found)
-        if self._structure is not None:
-            self._structure.follow(found)
-        for old, new in found.items():
-            members[old].parameter = new
-        self._arrange({**self._known, **{each.parameter: each for each in members.values()}})
-
-    def _rehearse(self) -> None:
-        """Make all states, and take no step: `torch.distributed.checkpoint` only wants to see them.
-
-        It leaves out what is frozen, so nothing is until the next step.
-        """
-        self._start(member for member in self.roster.members() if member.is_wanted)
-        self._flags.apply(self._all)
-
     def _update(self) -> ActiveSet:
         """Move the layers that were active and have a gradient; return the layers of the update."""
         whole = self._full_depth > 0 and not self._parts.done
@@ -429,11 +380,6 @@ class DropMuon(Overview, SavedOptimizer):
             )
         return True
 
-    def _start(self, members: Iterable[Member]) -> None:
-        for member in members:
-            if not self.state[member.parameter]:
-                self.state[member.parameter].update(new_state(member))
-
     def _refuse(self, hit: dict[int, Tensor]) -> None:
         """Raise RuntimeError where layers that are not finite are errors."""
         if hit and self.error_if_nonfinite:
@@ -442,10 +388,6 @@ class DropMuon(Overview, SavedOptimizer):
                 f"the gradient of {names} is not finite; nothing moved. Lower lr, clip gradients, "
                 "or leave error_if_nonfinite at False to skip such layers"
             )
-
-    @property
-    def _all(self) -> ActiveSet:
-        return tuple(range(len(self.layers)))
 
     def _freeze(self) -> None:
         """Make exactly the active layers trainable, at least one of which can have a gradient."""
@@ -459,159 +401,3 @@ class DropMuon(Overview, SavedOptimizer):
         self._flags.apply(shown)
         self._lookups.apply(shown)
         self._strays.begin(min(shown))
-
-    # Setting up, saving and loading
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters: to an existing layer, or as new layers. The next step is full.
-
-        Parameters of the model that the optimizer was made for get the layers, norms and names that
-        they would have had from the start; new layers of other parameters come last.
-        """
-        pieces, count = [param_group], len(self.param_groups)
-        if len(self.roster) and self._structure is not None and isinstance(param_group, dict):
-            pieces = find_in_model(pieces, self._structure, self._routing, self.param_groups)
-        members = {member.parameter: member for member in self.roster.members()}
-        try:
-            for piece in pieces:
-                self._complete(piece)
-                super().add_param_group(piece)
-            if len(self.roster):
-                self._arrange({**self._known, **members})
-        except BaseException:
-            del self.param_groups[count:]
-            if len(self.roster):
-                self.roster = self._read(members)
-            raise
-
-    def _complete(self, group: dict[str, Any]) -> None:
-        """Resolve and check the settings of a group."""
-        self._routing.complete(group)
-        if group.get("step_rule") is not None:
-            rule = or_default(group["step_rule"])
-            check_turns(self.draws.turns, rule)
-            given = group.get("momentum")
-            group["momentum"] = momentum_or_default(given, rule, self.defaults["momentum"])
-        check_group({**self.defaults, **group})
-
-    @property
-    def _known(self) -> dict[Tensor, Member]:
-        """Records of all parameters of the model, where it is known."""
-        return {} if self._structure is None else self._structure.records
-
-    def _read(self, members: dict[Tensor, Member]) -> Roster:
-        return read_groups(self.param_groups, members, self._routing, self._structure)
-
-    def _arrange(self, members: dict[Tensor, Member]) -> None:
-        """Read the layers off the groups; the next step moves all of them."""
-        roster = self._read(members)
-        self.sampler.check(len(roster))
-        for rule in (self.step_rule, *(group.get("step_rule") for group in self.param_groups)):
-            if rule is not None:
-                rule.check(len(roster))
-        refuse_flat(None if self._model is None else self._model(), roster.members())
-        self.roster, self._listed = roster, listed(self.param_groups)
-        assign_turns(list(roster.members()), self.draws.turns, self.draws.seed)
-        self._advice.expect_rates(self.param_groups)
-        self._flags = Flags([[(m.parameter, m.owner) for m in layer] for layer in roster.layers])
-        self._has_gradient = {}
-        if self._steps > 0:
-            self.draws.make_full(self._steps)
-        if self._adaptation is not None:
-            self._adaptation.close()
-        if isinstance(self.sampler, samplers.Adaptive):
-            if any_sharded(member.parameter for member in roster.members()):
-                raise ValueError(
-                    "sampler='adaptive' measures gradients where they arrive, which for sharded "
-                    "parameters is on other ranks too; give samplers.Shares, or another sampler"
-                )
-            work = Work(roster) if self.sampler.costs is None else None
-            self._adaptation = Adaptation(self.sampler, len(roster), self.parts, self._steps, work)
-        self._strays.close()
-        if self.truncate is True and not isinstance(self.sampler, samplers.Full):
-            ordered = order_matters(self.sampler, len(roster))
-            self._strays = StrayGradients(roster.modules(), ordered=ordered)
-        self._watch()
-        self._draw()
-        if self._finalizer is not None:
-            self._finalizer.detach()
-        self._finalizer = self._flags.release_with(self)
-
-    def _watch(self) -> None:
-        """Put gates on look-ups; detect the ends of backwards, where a step has several parts."""
-        if self._released:
-            return
-        self._lookups.arrange(
-            (each for group in self.param_groups for each in group.get(LOOKUPS, ())),
-            {m.parameter: m.layer for m in self.roster.members() if m.is_wanted},
-        )
-        model = None if self._model is None else self._model()
-        if model is not None and not self._has_begun:
-            settle = weakref.WeakMethod(self._settle)
-            self._waits = call_when_settled(model, lambda: call_if_alive(settle))
-        if self.parts > 1:
-            end = weakref.WeakMethod(self._end_part)
-            members = [(member.parameter, member.layer) for member in self.roster.members()]
-            places = [(m.parameter, *m.owner) for m in self.roster.members() if m.owner is not None]
-            if model is None and any_sharded(member.parameter for member in self.roster.members()):
-                raise ValueError(
-                    f"parts={self.parts} needs the model where parameters are sharded: their "
-                    "gradients arrive elsewhere in it; give DropMuon(model, ...), or model=model"
-                )
-            self._parts.watch(members, lambda: call_if_alive(end), model, places)
-
-    def _settle(self) -> None:
-        """Freeze from now on: an engine has seen what is to be trained."""
-        self._waits = False
-        self._freeze()
-
-    def _reread(self) -> None:
-        """Follow the groups, which frameworks replace when they resume a run with added layers."""
-        own = {member.parameter: member for member in self.roster.members()}
-        present = listed(self.param_groups)
-        if {*present} == own.keys():
-            return
-        if len(present) == len(self._listed):
-            self._follow_replaced()
-        else:
-            self._arrange({**self._known, **own})
-
-    def _own_state(self) -> dict[str, Any]:
-        """Return what the next draw depends on; see `SavedOptimizer`."""
-        return {
-            **{name: getattr(self.draws, name) for name in _DRAWS},
-            "steps": self._steps,
-            "parts": self.parts,
-            "active": [list(each) for each in self._parts.sets],
-            "moving": None if self._moving is None else list(self._moving),
-            "adaptation": None if self._adaptation is None else self._adaptation.state(),
-            "has_gradient": [self._has_gradient.get(layer) for layer in self._all],
-            **self._tally.state(self.layers),
-        }
-
-    def _load_own_state(self, own: Mapping[str, Any]) -> None:
-        """Continue from a saved place in the sequence of draws."""
-        for name in _DRAWS:
-            setattr(self.draws, name, own[name])
-        assign_turns(list(self.roster.members()), self.draws.turns, self.draws.seed)
-        self._steps = own["steps"]
-        measured = False
-        if self._adaptation is not None:
-            self._adaptation.load(own["adaptation"])
-            measured = self._adaptation.measures_at(self._steps)
-        self._parts.begin([tuple(each) for each in own["active"]], measured=measured)
-        self._moving = None if own["moving"] is None else tuple(own["moving"])
-        found = enumerate(own["has_gradient"])
-        self._has_gradient = {layer: known for layer, known in found if known is not None}
-        self._tally.load(own)
-        self._freeze()
-
-    def __getstate__(self) -> dict[str, Any]:
-        own = {key: value for key, value in self.__dict__.items() if key in _COPIED}
-        return {**super().__getstate__(), **own}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "_flags" in state:
-            self._finalizer = self._flags.release_with(self)
-            self._watch()
