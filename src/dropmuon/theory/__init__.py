@@ -1,7 +1,8 @@
 """The theory of the paper: costs, iterations, optimal probabilities. NumPy and SciPy, no torch.
 
 The paper's cost model, its convergence theorems as numbers of iterations, and the probabilities
-that minimise the product of the two; beyond the paper, the shares of a batch that layers need.
+that minimise the product of the two; beyond the paper, the shares of a batch that layers need, and
+what a step sends and takes on many accelerators.
 Layers are counted from 0, the layer next to the input.
 """
 
@@ -59,6 +60,7 @@ from dropmuon.theory.progressive import (
     solve_covering_program,
     solve_linear_program,
 )
+from dropmuon.theory.scale import H100, Machine, StepTime, collective_seconds, step_seconds
 from dropmuon.theory.set_search import optimal_sets
 from dropmuon.theory.shares import (
     SharesSolution,
@@ -77,12 +79,23 @@ from dropmuon.theory.stochastic import (
     parts_variance,
     stochastic_bound,
 )
+from dropmuon.theory.traffic import (
+    Collective,
+    Spread,
+    Weight,
+    moving_matrices,
+    share_out,
+    step_traffic,
+)
 
 __all__ = [
+    "H100",
+    "Collective",
     "Comparison",
     "Costs",
     "GeneralizedIterations",
     "GeneralizedSolution",
+    "Machine",
     "NonMonotoneWarning",
     "PartitionSolution",
     "PartsVariance",
@@ -90,14 +103,18 @@ __all__ = [
     "Regime",
     "SharesSolution",
     "Smoothness",
+    "Spread",
     "StepCosts",
+    "StepTime",
     "StochasticBound",
     "StochasticCase",
     "StochasticIterations",
     "TauChoice",
+    "Weight",
     "admissible_eta",
     "against_full",
     "best_tau",
+    "collective_seconds",
     "contiguous_blocks",
     "cost_of_set",
     "distribution_of",
@@ -114,6 +131,7 @@ __all__ = [
     "iterations_generalized",
     "iterations_smooth",
     "iterations_stochastic",
+    "moving_matrices",
     "nice_factor",
     "optimal_partition",
     "optimal_progressive",
@@ -125,11 +143,14 @@ __all__ = [
     "relative_cost",
     "relative_iterations",
     "same_position_blocks",
+    "share_out",
     "smooth_weights",
     "solve_covering_program",
     "solve_generalized",
     "solve_generalized_squared",
     "solve_linear_program",
+    "step_seconds",
+    "step_traffic",
     "stochastic_bound",
     "tail_costs",
     "transformer_exact",
