@@ -311,6 +311,7 @@ class DropMuon(ArrangedOptimizer):
 
         If a full step's set was chosen by hand, the full step is still to come.
         """
+        self._count_saved(moved)
         if self._steps == self.draws.full_step and moved != self._all:
             self.draws.make_full(self._steps + 1)
         self._advice.on_parts(self._parts.done, self.parts)

@@ -36,6 +36,30 @@ def test_shares_are_those_of_the_parts() -> None:
     assert min(shares) < max(shares) == 1.0
 
 
+def test_savings_are_the_mean_over_the_steps_since_the_last_report() -> None:
+    model = net()
+    optimizer, drawn = DropMuon(model), Drawn()
+    saved = []
+
+    def take(steps: int) -> dict[str, float]:
+        for _ in range(steps):
+            drawn.note(optimizer)
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            assert optimizer.saved_operations is not None
+            saved.append(optimizer.saved_operations.step)
+        return drawn.report(optimizer)
+
+    for first, last in ((0, 3), (3, 8), (8, 9)):
+        found = take(last - first)
+        since = sum(saved[first:]) / (last - first)
+        assert found["dropmuon/saved_operations"] == pytest.approx(since)
+        assert found["dropmuon/saved_operations_mean"] == pytest.approx(sum(saved) / last)
+    assert 0 < sum(saved[3:8]) < 5
+    assert drawn.report(optimizer) == {}
+
+
 def test_nothing_is_skipped_where_all_gradients_are_computed() -> None:
     optimizer, drawn = DropMuon(net(), truncate=False), Drawn()
     optimizer.activate([3])

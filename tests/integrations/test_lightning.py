@@ -104,7 +104,8 @@ def test_what_backwards_were_for_is_logged(tmp_path: Path) -> None:
         def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
             logged.append(metrics)
 
-    fit(tmp_path, Net(), logger=Log(tmp_path), log_every_n_steps=1, accumulate_grad_batches=3)
+    options: dict[str, Any] = {"log_every_n_steps": 1, "accumulate_grad_batches": 3}
+    trainer = fit(tmp_path, Net(), logger=Log(tmp_path), **options)
     steps = [each for each in logged if "dropmuon/cutoff_step" in each]
     assert len(steps) == 4
     assert steps[0]["dropmuon/skipped_step"] == 0.0
@@ -115,6 +116,14 @@ def test_what_backwards_were_for_is_logged(tmp_path: Path) -> None:
         )
         assert shares == pytest.approx(4 - each["dropmuon/cutoff_step"])
     assert any("dropmuon/skipped_epoch" in each for each in logged)
+    saved = [each["dropmuon/saved_operations_step"] for each in steps]
+    means = [each["dropmuon/saved_operations_mean"] for each in steps]
+    assert saved[0] == 0.0
+    assert means == pytest.approx([sum(saved[: n + 1]) / (n + 1) for n in range(4)])
+    assert means[-1] == pytest.approx(trainer.optimizers[0].saved_operations.mean)
+    epochs = [each for each in logged if "dropmuon/saved_operations_epoch" in each]
+    assert len(epochs) == 2
+    assert not any(name.startswith("dropmuon/saved_operations_mean_") for name in epochs[-1])
 
 
 def test_other_optimizers_of_a_module_are_left_alone(tmp_path: Path) -> None:

@@ -174,6 +174,8 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, sampler: str) -> N
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert resumed.drop_muon.steps == 8
     assert resumed.drop_muon.moves == unbroken.drop_muon.moves
+    mine, other = (each.drop_muon.saved_operations for each in (resumed, unbroken))
+    assert mine == pytest.approx(other)
     assert equal(weights(resumed), weights(unbroken))
 
 
@@ -247,11 +249,17 @@ def test_training_logs_tell_what_backwards_were_for(tmp_path: Path) -> None:
         *names,
         "dropmuon/cutoff",
         "dropmuon/skipped",
+        "dropmuon/saved_operations",
+        "dropmuon/saved_operations_mean",
     }
     assert first["dropmuon/share/stem"] >= 0.5  # of the full step
     assert second["dropmuon/cutoff"] == pytest.approx(5 * second["dropmuon/skipped"])
     assert sum(second[name] for name in names) == pytest.approx(5 - second["dropmuon/cutoff"])
     assert not any("/" in name for name in trainer.state.log_history[-1])
+    saved = [each["dropmuon/saved_operations"] for each in (first, second)]
+    assert 0 < saved[0] < saved[1]  # the first is of a full step and another
+    assert second["dropmuon/saved_operations_mean"] == pytest.approx(sum(saved) / 2)
+    assert trainer.drop_muon.saved_operations.mean == second["dropmuon/saved_operations_mean"]
 
 
 def test_it_is_a_mix_in(tmp_path: Path) -> None:

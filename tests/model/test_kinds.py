@@ -83,6 +83,13 @@ def test_a_convolution_with_a_parametrization_is_still_one():
     assert norm["parametrizations.weight.original1"] == norms.Spectral()
 
 
+def test_lengths_of_rows_beside_a_normed_matrix_are_a_scale():
+    model = nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 3)), nn.Linear(3, 2))
+    taken = {m.name: m.taken_for for m in DropMuon(model).roster.members()}
+    assert taken["0.parametrizations.weight.original0"] == "scale"
+    assert taken["0.parametrizations.weight.original1"] == "matrix"
+
+
 def test_a_convolution_of_a_users_own_class_is_known_by_its_kernel():
     class OwnConv(nn.Module):
         def __init__(self):

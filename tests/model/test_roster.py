@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
 
 from torch import nn
@@ -38,3 +40,15 @@ def test_describing_a_model_is_silent():
         for make in PROBLEMS.values():
             model, make_batch, _ = make()
             assert str(DropMuon(model, example=make_batch(0)[:-1]))
+
+
+def test_what_the_user_froze_is_told_and_what_the_optimizer_froze_is_not():
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4)))
+    model[1].weight.requires_grad_(False)
+    optimizer = DropMuon(model)
+    optimizer.activate([3])
+    for each in (optimizer, copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        (row,) = (line for line in each.describe().splitlines() if "frozen" in line)
+        assert row.startswith("1 ")
+        assert "weight (9)" in row
+        assert "matrix, frozen by the user" in row

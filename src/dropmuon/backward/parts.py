@@ -100,12 +100,17 @@ class Parts:
         return len(self._done)
 
     @property
+    def passed(self) -> tuple[ActiveSet, ...]:
+        """The active sets of the parts so far."""
+        return tuple(active for active, _ in self._done)
+
+    @property
     def reached(self) -> ActiveSet:
         """The layers that were active in any part so far, or will be if no backward was noticed.
 
         Gradients may be there without one: set by hand, or by an engine of its own.
         """
-        sets = [active for active, _ in self._done] or self.sets
+        sets = self.passed or self.sets
         return tuple(sorted({layer for active in sets for layer in active}))
 
     def share(self, layer: int) -> float:

@@ -1,8 +1,9 @@
-"""What a training run logs: which layers the backwards were for, counted as they come."""
+"""What a training run logs: which layers the backwards were for, and what the steps saved."""
 
 from __future__ import annotations
 
 from collections import Counter
+from statistics import fmean
 
 from dropmuon.optimizer import DropMuon
 
@@ -10,21 +11,20 @@ __all__ = ["Drawn"]
 
 
 class Drawn:
-    """Counts the backwards since the last report, and the layers that each was for.
-
-    Operations would have to be measured; layers that a backward does not reach are known exactly,
-    and with layers of equal cost, as blocks are, their share is that of the operations it saves.
-    """
+    """Counts the backwards and steps since the last report, as they come."""
 
     def __init__(self) -> None:
+        self._steps: dict[int, int] = {}
         self._clear()
 
     def _clear(self) -> None:
         self._backwards, self._cutoffs, self._skipped = 0, 0, 0.0
         self._active: Counter[str] = Counter()
+        self._saved: list[float] = []
 
     def note(self, optimizer: DropMuon) -> None:
         """Count a backward that is about to come."""
+        self.has_stepped(optimizer)
         self._backwards += 1
         self._cutoffs += optimizer.cutoff
         if optimizer.truncate is True:
@@ -33,17 +33,36 @@ class Drawn:
             self._active.update(dict.fromkeys(optimizer.layers, 0))
             self._active.update(optimizer.layers[layer] for layer in optimizer.active)
 
-    def report(self) -> dict[str, float]:
-        """Return means over the backwards since the last report; nothing if there were none.
+    def has_stepped(self, optimizer: DropMuon) -> bool:
+        """Count a step, if one was taken since the last call, and return whether it was."""
+        before = self._steps.get(id(optimizer), optimizer.steps)
+        self._steps[id(optimizer)] = optimizer.steps
+        saved = optimizer.saved_operations
+        if optimizer.steps > before and saved is not None:
+            self._saved.append(saved.step)
+        return optimizer.steps > before
 
-        `cutoff` is the lowest layer that backward was for, `skipped` the share of layers that it
-        did not reach, and `share/<layer>`, where a step has several parts, the share of the
-        backwards in which a layer was active.
+    def report(self, *optimizers: DropMuon) -> dict[str, float]:
+        """Return means over the time since the last report; nothing if there was no backward.
+
+        Of backwards: `cutoff` is the lowest layer that one was for, `skipped` the share of layers
+        that it did not reach, and `share/<layer>`, where a step has several parts, the share of the
+        backwards in which a layer was active. Of steps: `saved_operations`, the share of a full
+        step's operations that was saved; `saved_operations_mean` is the mean over all of training.
         """
         count = self._backwards
         if count == 0:
             return {}
-        shares = {f"dropmuon/share/{name}": n / count for name, n in self._active.items()}
+        for each in optimizers:
+            self.has_stepped(each)
         means = {"cutoff": self._cutoffs / count, "skipped": self._skipped / count}
+        if self._saved:
+            means["saved_operations"] = fmean(self._saved)
+        in_all = [each.saved_operations for each in optimizers]
+        if any(in_all):
+            means["saved_operations_mean"] = fmean(
+                saved.mean for saved in in_all if saved is not None
+            )
+        means |= {f"share/{name}": n / count for name, n in self._active.items()}
         self._clear()
-        return {**{f"dropmuon/{name}": mean for name, mean in means.items()}, **shares}
+        return {f"dropmuon/{name}": mean for name, mean in means.items()}

@@ -21,6 +21,9 @@ _lightning = import_extra(
     "pytorch_lightning" if _uses_older_name else "lightning.pytorch", "frameworks"
 )
 
+_MEAN = "dropmuon/saved_operations_mean"
+"""A mean over all of training, of which no mean over an epoch is to be taken."""
+
 
 def settings_of(trainer: Any) -> dict[str, Any]:
     """Return `parts` and `total_steps`, for DropMuon in `configure_optimizers`.
@@ -64,9 +67,14 @@ class DropMuonCallback(_lightning.Callback):  # type: ignore[misc, name-defined]
         for optimizer in _of(trainer):
             self._drawn.note(optimizer)
 
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Log the means of this step; with `on_epoch`, Lightning adds those of the epoch."""
-        self.log_dict(self._drawn.report(), on_step=True, on_epoch=True)
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *others: Any) -> None:
+        """Log the means of a step, if one ended; with `on_epoch`, Lightning adds the epoch's."""
+        optimizers = _of(trainer)
+        if sum(map(self._drawn.has_stepped, optimizers)):
+            means = self._drawn.report(*optimizers)
+            in_all = {name: means.pop(name) for name in (_MEAN,) if name in means}
+            self.log_dict(means, on_step=True, on_epoch=True)
+            self.log_dict(in_all, on_step=True, on_epoch=False)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         for optimizer in _of(trainer):

@@ -129,9 +129,9 @@ class DropMuonTrainer(_transformers.Trainer):  # type: ignore[misc, name-defined
         return super().training_step(*args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log, beside the training loss, what the backwards since the last time were for."""
+        """Log, beside the training loss, what backwards were for since the last time, and saved."""
         if "loss" in logs:
-            logs.update(self._drawn.report())
+            logs.update(self._drawn.report(self.drop_muon))
         super().log(logs, *args, **kwargs)
 
 

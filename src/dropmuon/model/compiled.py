@@ -21,7 +21,13 @@ from dropmuon.model.layers import By, model_layers
 from dropmuon.model.roster import Member
 from dropmuon.samplers import Adaptive, Sampler
 
-__all__ = ["block_modules", "compile_blocks", "mark_compiled", "too_many_graphs"]
+__all__ = [
+    "block_modules",
+    "compile_blocks",
+    "compiled_modules",
+    "mark_compiled",
+    "too_many_graphs",
+]
 
 
 def compile_blocks(model: nn.Module, by: By = "block", **settings: Any) -> tuple[str, ...]:
@@ -66,12 +72,18 @@ def block_modules(model: nn.Module, by: By) -> dict[str, nn.Module]:
 
 def mark_compiled(model: nn.Module, members: Iterable[Member]) -> None:
     """Mark the members whose modules are called by compiled code, where hooks cost graphs."""
+    inside = compiled_modules(model)
+    for member in members:
+        member.is_compiled = member.module in inside
+
+
+def compiled_modules(model: nn.Module) -> set[nn.Module]:
+    """Return the modules that are called by compiled code."""
     inside: set[nn.Module] = set()
     for module in model.modules():
         if module not in inside and is_compiled(module):
             inside.update(module.modules())
-    for member in members:
-        member.is_compiled = member.module in inside
+    return inside
 
 
 def too_many_graphs(model: nn.Module, sampler: Sampler, num_layers: int) -> str | None:

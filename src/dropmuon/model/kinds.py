@@ -104,6 +104,8 @@ def _own_parameter(name: str, shape: Sequence[int], module: nn.Module | None) ->
 def _by_shape(shape: Sequence[int], name: str, module: nn.Module | None) -> Kind:
     """Return the kind of a weight: a matrix, a stack or a convolution."""
     groups = getattr(module, "groups", 1)
+    if _is_magnitude(name, shape, module):
+        return Kind("vector", "scale")
     if len(shape) >= 3 and math.prod(shape) == shape[0] and groups == 1:
         return Kind("vector", "scale")
     if len(shape) == 2:
@@ -112,6 +114,13 @@ def _by_shape(shape: Sequence[int], name: str, module: nn.Module | None) -> Kind
         return Kind("convolution", "convolution")
     is_moe, count = _holds_experts(name, module), shape[0]
     return Kind("stack", f"{count} experts" if is_moe else f"stack of {count} matrices", count)
+
+
+def _is_magnitude(name: str, shape: Sequence[int], module: nn.Module | None) -> bool:
+    """Return whether these are the lengths of rows that `weight_norm` keeps beside a matrix."""
+    is_of_several = isinstance(module, ParametrizationList) and not module.is_tensor
+    is_vector = math.prod(shape) == max(shape)
+    return is_of_several and is_vector and _own_name(name) == "original0"
 
 
 def _holds_experts(name: str, module: nn.Module | None) -> bool:

@@ -212,7 +212,8 @@ class Roster:
         for name, layer in zip(self.names, self.layers, strict=True):
             alike: dict[tuple[str, str, str], list[Member]] = {}
             for member in layer:
-                same = (member.taken_for, str(member.norm), member.reason)
+                taken_for = member.taken_for + ("" if member.is_wanted else ", frozen by the user")
+                same = (taken_for, str(member.norm), member.reason)
                 alike.setdefault(same, []).append(member)
             for n, (cells, members) in enumerate(alike.items()):
                 rows.append(("" if n else name, *_parameters(name, members), *cells))

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from dropmuon.model.work import EXTRA_OPERATIONS
 from dropmuon.optimizer import DropMuon
 from dropmuon.planning.problem import Problem
 from dropmuon.samplers.base import FloatArray
 from dropmuon.theory.costs import StepCosts
 
 __all__ = [
-    "EXTRA_OPERATIONS",
     "Clock",
     "StepTimer",
     "Timings",
@@ -282,14 +282,3 @@ def _on_entry(
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _svd_operations(shape: torch.Size, *_: object, **__: object) -> int:
-    """Return the cost of a thin SVD: 14 m n^2 + 8 n^3 (Golub and Van Loan, 8.6)."""
-    *batch, rows, columns = shape
-    m, n = max(rows, columns), min(rows, columns)
-    return math.prod(batch) * (14 * m * n * n + 8 * n**3)
-
-
-EXTRA_OPERATIONS = {torch.ops.aten._linalg_svd: _svd_operations}
-"""Formulas for operators that `FlopCounterMode` does not count itself."""

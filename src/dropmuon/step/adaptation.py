@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dropmuon.backward.noise import NoiseMeter
-from dropmuon.model.forward import Work
+from dropmuon.model.work import Work
 from dropmuon.samplers import Adaptive, Shares
 from dropmuon.samplers.base import FloatArray
 
@@ -24,7 +24,7 @@ _MEMORY = 0.5
 class Adaptation:
     """The estimates of a run: signal and noise per layer, costs, and the parts of each layer.
 
-    `work` counts the costs in the first step, unless the rule has them.
+    `work` has counted the costs in the first step, unless the rule has them.
     """
 
     rule: Adaptive
@@ -69,13 +69,7 @@ class Adaptation:
         if self.costs is None and self.work is not None:
             fixed, backward = self.work.costs(turns)
             self.costs = fixed, tuple(backward)
-        self.close()
         self.note(step, *meter.read(self.num_layers))
-
-    def close(self) -> None:
-        """Stop counting costs."""
-        if self.work is not None:
-            self.work.close()
 
     def note(self, step: int, signal: Sequence[float], noise: Sequence[float]) -> None:
         """Learn from a measurement. What could not be measured keeps its estimate."""
@@ -107,8 +101,6 @@ class Adaptation:
         costs, counts = state["costs"], state["counts"]
         self.costs = None if costs is None else (costs[0], tuple(costs[1]))
         self.counts = None if counts is None else tuple(counts)
-        if self.costs is not None:
-            self.close()
         self.signal = np.array(state["signal"], dtype=np.float64)
         self.noise = np.array(state["noise"], dtype=np.float64)
 

@@ -14,11 +14,11 @@ from dropmuon.backward.gathered import call_when_settled
 from dropmuon.backward.parts import Parts, call_if_alive
 from dropmuon.backward.strays import StrayGradients, order_matters
 from dropmuon.model.engines import listed, refuse_flat, replacements
-from dropmuon.model.forward import Work
 from dropmuon.model.groups import find_in_model, read_groups
 from dropmuon.model.layers import Structure
 from dropmuon.model.roster import Member, Roster
 from dropmuon.model.routing import LOOKUPS, Routing
+from dropmuon.model.work import Work
 from dropmuon.samplers.base import ActiveSet
 from dropmuon.shards import any_sharded
 from dropmuon.step.adaptation import Adaptation
@@ -35,7 +35,7 @@ _COPIED = {
     *("draws", "step_rule", "updates_per_batch", "truncate", "error_if_nonfinite", "roster"),
     *("_routing", "_obstacle", "_flags", "_full_depth", "_released", "_lookups", "_strays"),
     *("_steps", "_parts", "_moving", "_has_gradient", "_tally", "_adaptation", "_advice"),
-    "_listed",
+    *("_listed", "_work"),
 }
 """Attributes that a copy or a pickle keeps, besides those of every optimizer."""
 
@@ -64,6 +64,7 @@ class ArrangedOptimizer(Overview, SavedOptimizer):
     _finalizer: weakref.finalize[..., Any] | None
 
     _structure: Structure | None = None  # copies have none
+    _work = Work(Roster((), ()))
     _released = False
     _model: weakref.ref[nn.Module] | None = None
     _has_begun = False
@@ -136,6 +137,8 @@ class ArrangedOptimizer(Overview, SavedOptimizer):
         self._has_gradient = {}
         if self._steps > 0:
             self.draws.make_full(self._steps)
+        self._work.close()
+        self._work = Work(roster, None if self._model is None else self._model())
         self._adapt()
         self._strays.close()
         if self.truncate is True and not isinstance(self.sampler, samplers.Full):
@@ -149,8 +152,6 @@ class ArrangedOptimizer(Overview, SavedOptimizer):
 
     def _adapt(self) -> None:
         """Start to measure anew, if the sampler is adaptive."""
-        if self._adaptation is not None:
-            self._adaptation.close()
         if not isinstance(self.sampler, samplers.Adaptive):
             return
         if any_sharded(member.parameter for member in self.roster.members()):
@@ -158,9 +159,16 @@ class ArrangedOptimizer(Overview, SavedOptimizer):
                 "sampler='adaptive' measures gradients where they arrive, which for sharded "
                 "parameters is on other ranks too; give samplers.Shares, or another sampler"
             )
-        work = Work(self.roster) if self.sampler.costs is None else None
         count = len(self.roster)
-        self._adaptation = Adaptation(self.sampler, count, self.parts, self._steps, work)
+        self._adaptation = Adaptation(self.sampler, count, self.parts, self._steps, self._work)
+
+    def _count_saved(self, moved: ActiveSet) -> None:
+        """Count what a step with these layers has saved; the first one has shown what all cost."""
+        self._work.close()
+        sets = self._parts.passed or (moved,)
+        turn, moving = self.draws.turn_at(self._steps), self._moving or moved
+        share = self._work.saved(sets if self.truncate is True else (self._all,), moving, turn)
+        self._tally.count_saved(share)
 
     def _watch(self) -> None:
         """Put gates on look-ups; detect the ends of backwards, where a step has several parts."""

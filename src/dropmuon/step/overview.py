@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,14 @@ from dropmuon.samplers import ActiveSet, Sampler
 from dropmuon.step.adaptation import Adaptation
 from dropmuon.step.draws import Draws
 
-__all__ = ["Overview", "Tally"]
+__all__ = ["Overview", "Saved", "Tally"]
+
+
+class Saved(NamedTuple):
+    """Shares of the operations of full steps: saved in the last step, and on average so far."""
+
+    step: float
+    mean: float
 
 
 class Overview(InParts):
@@ -65,6 +72,15 @@ class Overview(InParts):
         return self._tally.skipped
 
     @property
+    def saved_operations(self) -> Saved | None:
+        """The share of a full step's operations that the last step saved, and the mean so far.
+
+        A full step computes all gradients and moves all layers. None before the first step, and
+        where no forward pass could be seen: without a model, or with one compiled as a whole.
+        """
+        return self._tally.saved
+
+    @property
     def noise(self) -> tuple[float, ...] | None:
         """The noise-to-signal ratio of each layer's gradient over a whole batch, as measured last.
 
@@ -83,6 +99,8 @@ class Overview(InParts):
     def _repr_html_(self) -> str:
         """Return the table for a notebook, with the active layers marked and moves counted."""
         now = f"step {self.steps}, cutoff {self.cutoff} ({self.layers[self.cutoff]})"
+        if self.saved_operations is not None:
+            now += f", {self.saved_operations.mean:.0%} of operations saved"
         moves, layer = self.moves, -1
         rows: list[tuple[str, ...]] = []
         for name, *cells in self.roster.rows():
@@ -104,7 +122,7 @@ class Overview(InParts):
 
 
 class Tally:
-    """Counts of layers, by name: layers may be added, and then their indices change.
+    """Counts of layers, by name: layers may be added, and then their indices change. And savings.
 
     Whether a layer was skipped because of a NaN may be known to the device only, as a count of 0 or
     1. Such counts are summed there, and read when someone asks.
@@ -114,6 +132,19 @@ class Tally:
         self._moved: dict[str, int] = {}
         self._stopped: dict[str, Tensor] = {}
         self._skipped: dict[str, Tensor] = {}
+        self._saved: list[float] = [0.0, 0.0, 0]
+
+    def count_saved(self, share: float | None) -> None:
+        """Count a step that saved this share of the operations of a full one, if it is known."""
+        if share is not None:
+            _, total, steps = self._saved
+            self._saved = [share, total + share, steps + 1]
+
+    @property
+    def saved(self) -> Saved | None:
+        """The shares of operations that were saved; None if there were none to be seen."""
+        last, total, steps = self._saved
+        return Saved(last, total / steps) if steps else None
 
     def count(
         self, names: Sequence[str], moving: Iterable[int], skipped: Mapping[int, Tensor]
@@ -142,12 +173,13 @@ class Tally:
 
     def state(self, names: Iterable[str]) -> dict[str, Any]:
         """Return what a saved state holds."""
-        return {"moves": self.moved(names), "skipped": self.skipped}
+        return {"moves": self.moved(names), "skipped": self.skipped, "saved": self._saved}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
         self._moved, self._stopped = dict(state["moves"]), {}
         self._skipped = {name: torch.tensor(count) for name, count in state["skipped"].items()}
+        self._saved = list(state.get("saved", (0.0, 0.0, 0)))
 
 
 def _add(counts: dict[str, Tensor], name: str, count: Tensor) -> None:

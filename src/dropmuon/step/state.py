@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -239,6 +240,7 @@ def _check_fit(
 
 _LEAST = {"steps": 0, "seed": 0, "resample_every": 1, "turns": 1, "total_steps": 1, "full_step": 0}
 _OPTIONAL = {"total_steps", "full_step"}
+_NONE_SAVED = (0.0, 0.0, 0)
 
 
 def _check_values(own: Mapping[str, Any], num_layers: int) -> None:
@@ -256,10 +258,20 @@ def _check_values(own: Mapping[str, Any], num_layers: int) -> None:
         and isinstance(known, list)
         and len(known) == num_layers
         and all(isinstance(own[name], Mapping) for name in ("moves", "skipped"))
+        and _is_saved(own.get("saved", _NONE_SAVED))
         and (own["adaptation"] is None or isinstance(own["adaptation"], Mapping))
     )
     if not right:
         raise ValueError(f"state_dict: the active sets, or what was counted, are wrong; {_DAMAGED}")
+
+
+def _is_saved(shares: object) -> bool:
+    """Return whether this is the last share of saved operations, their sum, and the steps."""
+    return (
+        isinstance(shares, list | tuple)
+        and len(shares) == len(_NONE_SAVED)
+        and all(isinstance(each, Real) and math.isfinite(each) for each in shares)
+    )
 
 
 def _is_set(layers: object, num_layers: int) -> bool:

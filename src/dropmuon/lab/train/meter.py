@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon.lab.methods import Optimizer
+from dropmuon.model.work import EXTRA_OPERATIONS
 from dropmuon.optimizer import DropMuon
-from dropmuon.planning.timing import EXTRA_OPERATIONS
 from dropmuon.samplers import ActiveSet
 
 __all__ = [
