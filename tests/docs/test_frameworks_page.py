@@ -30,7 +30,7 @@ def test_a_column_is_one_framework_and_a_row_one_feature() -> None:
     for row in cells():
         assert len({test.partition("[")[0] for test in row}) == 1
         assert [test.partition("[")[2].rstrip("]") for test in row] == list(FRAMEWORKS)
-    assert len(cells()) == 8
+    assert len(cells()) == 9
 
 
 def test_the_examples_exist() -> None:

@@ -29,7 +29,7 @@ def test_hf_trainer(capsys: pytest.CaptureFixture[str]) -> None:
     assert [name for name, *_ in rows] == ["all layers", "uniform cutoffs", "adaptive"]
     assert all(4.5 < float(loss) < 5.6 for _, loss, _ in rows)  # ln 256 = 5.5 at random weights
     assert rows[0][2] == "0"
-    assert int(rows[1][2]) > 10
+    assert int(rows[1][2]) > 0
 
 
 def test_lightning_module(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,7 +37,7 @@ def test_lightning_module(capsys: pytest.CaptureFixture[str]) -> None:
     rows = re.findall(r"(all layers|uniform cutoffs|adaptive) +(\d+\.\d)% +(\d+)%", found)
     assert [name for name, *_ in rows] == ["all layers", "uniform cutoffs", "adaptive"]
     assert all(float(accuracy) > 50 for _, accuracy, _ in rows)
-    assert int(rows[1][2]) > 10
+    assert int(rows[1][2]) > 0
 
 
 def test_finetune_gpt2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -313,6 +313,12 @@ def test_counting_ends_with_the_first_step_and_leaves_no_hook() -> None:
     assert optimizer._work.costs(1)[0] == Work(optimizer.roster, model).costs(1)[0] + 2 * 2 * 4 * 36
 
 
+def test_hooks_go_with_the_optimizer_that_counts() -> None:
+    model = deep()
+    DropMuon(model)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
 def test_saved_operations_survive_copies_pickles_and_states() -> None:
     def train(model: nn.Module, optimizer: DropMuon, steps: int) -> Saved | None:
         for _ in range(steps):

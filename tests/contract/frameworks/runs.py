@@ -26,7 +26,10 @@ NON_REENTRANT = {"use_reentrant": False}
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a run is to do. `saves_at` is the step after which it saves, or resumes if asked to."""
+    """What a run is to do. `saves_at` is the step after which it saves, or resumes if asked to.
+
+    With `repeats` all steps have the same batch; in float16, gradients of the first one overflow.
+    """
 
     path: Path
     settings: dict[str, Any] = field(default_factory=dict)
@@ -41,6 +44,14 @@ class Wanted:
     saves_at: int = 0
     resumes: bool = False
     bfloat16: bool = False
+    float16: bool = False
+    repeats: bool = False
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler:
+        """A scaler that starts far too high, and after the first step is right."""
+        start, enabled = {"init_scale": 2.0**30, "backoff_factor": 2.0**-20}, self.float16
+        return torch.amp.GradScaler("cpu", **start, enabled=enabled)
 
     @property
     def optimizer_settings(self) -> dict[str, Any]:
@@ -49,8 +60,10 @@ class Wanted:
 
     @property
     def rows(self) -> Tensor:
-        count = self.steps * self.batch * self.accumulates
-        return torch.randint(3, 32, (count, 8), generator=torch.Generator().manual_seed(1))
+        count, times = self.batch * self.accumulates, self.steps
+        different, same = (count, times) if self.repeats else (count * times, 1)
+        rows = torch.randint(3, 32, (different, 8), generator=torch.Generator().manual_seed(1))
+        return rows.repeat(same, 1)
 
     def batches(self) -> Iterator[tuple[int, Tensor, bool]]:
         """The step, the tokens, and whether the step ends; from where a resumed run begins."""
@@ -86,7 +99,7 @@ def _plain(name: str) -> str:
 
 def train(framework: str, wanted: Wanted) -> Run:
     model, _ = tiny("llama")
-    model = model if wanted.bfloat16 else model.double()
+    model = model if wanted.bfloat16 or wanted.float16 else model.double()
     if framework == "peft":
         peft = pytest.importorskip("peft", reason="needs pip install -e '.[frameworks]'")
         targets = ["q_proj", "v_proj", "up_proj", "down_proj"]
@@ -96,6 +109,8 @@ def train(framework: str, wanted: Wanted) -> Run:
     if wanted.checkpoints and framework != "transformers":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=NON_REENTRANT)
         model.disable_input_require_grads()
+    if wanted.float16:
+        model.forward = torch.autocast("cpu", torch.float16)(model.forward)
     run = Run(model)
     FRAMEWORKS[framework](run, wanted)
     return run
@@ -125,15 +140,17 @@ def in_torch(run: Run, wanted: Wanted) -> None:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
     averaged = AveragedModel(model) if wanted.averages else None
+    scaler = wanted.scaler
     for step, tokens, ends in wanted.batches():
         with torch.autocast("cpu", torch.bfloat16, enabled=wanted.bfloat16):
             loss = _loss(model, tokens) / wanted.accumulates
-        loss.backward()
+        scaler.scale(loss).backward()
         if not ends:
             continue
         if wanted.clip:
             nn.utils.clip_grad_norm_(model.parameters(), wanted.clip)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad()
         if wanted.evaluates:
             _evaluate(model, tokens)
@@ -152,6 +169,8 @@ def in_accelerate(run: Run, wanted: Wanted) -> None:
         cpu=True, gradient_accumulation_steps=wanted.accumulates,
         mixed_precision="bf16" if wanted.bfloat16 else "no",
     )  # fmt: skip
+    if wanted.float16:  # of which accelerate makes one only on an accelerator
+        accelerator.scaler = wanted.scaler
     made = run.follow(presets.muon(run.model, **wanted.optimizer_settings))
     model, optimizer = accelerator.prepare(run.model, made)
     if wanted.resumes:
@@ -202,6 +221,8 @@ def in_transformers(run: Run, wanted: Wanted) -> None:
         run.model, arguments, train_dataset=data, eval_dataset=data, callbacks=[Follow()],
         dropmuon=wanted.optimizer_settings,
     )  # fmt: skip
+    if wanted.float16:
+        trainer.accelerator.scaler = wanted.scaler
     saved = str(wanted.path / f"checkpoint-{wanted.saves_at}")
     trainer.train(resume_from_checkpoint=saved if wanted.resumes else None)
     run.averaged = {} if averaged is None else _named(averaged)
@@ -252,12 +273,14 @@ def in_lightning(run: Run, wanted: Wanted) -> None:
     if wanted.saves_at:
         every = {"every_n_train_steps": wanted.saves_at, "save_top_k": -1}
         used.append(pl.callbacks.ModelCheckpoint(wanted.path, "{step}", **every))
+    scaled = pl.plugins.MixedPrecision("16-mixed", "cpu", wanted.scaler)
     trainer = pl.Trainer(
         max_steps=wanted.steps, accelerator="cpu", logger=False, enable_progress_bar=False,
         enable_model_summary=False, enable_checkpointing=bool(wanted.saves_at), callbacks=used,
         accumulate_grad_batches=wanted.accumulates, gradient_clip_val=wanted.clip or None,
         precision="bf16-mixed" if wanted.bfloat16 else None, default_root_dir=wanted.path,
         limit_val_batches=int(wanted.evaluates), val_check_interval=wanted.accumulates,
+        plugins=[scaled] if wanted.float16 else None,
     )  # fmt: skip
     loader = StatefulLoader(wanted)
     saved = str(wanted.path / f"step={wanted.saves_at}.ckpt")

@@ -126,24 +126,32 @@ def test_weights_are_averaged_beside_training(tmp_path: Path, framework: str) ->
     assert_equal(averaged, train(framework, Wanted(tmp_path)))
 
 
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
-    """Runs of all frameworks in bfloat16, in a process of its own.
+def in_16_bits(path: Path, precision: str) -> dict[str, dict[str, float]]:
+    """Compare runs of all frameworks with float32, in a process of its own.
 
     On some virtual CPUs a product in bfloat16 is an illegal instruction, unless oneDNN is told
     before it begins not to use the widest ones.
     """
-    path = tmp_path_factory.mktemp("mixed")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.contract.frameworks.in_bfloat16", str(path)],
+        [sys.executable, "-m", "tests.contract.frameworks.in_16_bits", str(path), precision],
         capture_output=True, text=True, check=False,
         env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"},
     )  # fmt: skip
     if done.returncode < 0:
-        pytest.skip("bfloat16 products are an illegal instruction on this CPU")
+        pytest.skip(f"products in {precision} are an illegal instruction on this CPU")
     assert done.returncode == 0, done.stderr
     found: dict[str, dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
+    return in_16_bits(tmp_path_factory.mktemp("mixed"), "bfloat16")
+
+
+@pytest.fixture(scope="module")
+def scaled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
+    return in_16_bits(tmp_path_factory.mktemp("scaled"), "float16")
 
 
 @frameworks
@@ -154,3 +162,15 @@ def test_mixed_precision_trains_nearly_as_float32_does(
     assert found["float32 weights"] == 1.0
     assert found["least moves"] >= 1
     assert 0.0 < found["distance"] < 0.5  # of what was moved in float32
+
+
+@frameworks
+def test_scaled_float16_skips_what_overflows_and_trains_nearly_as_float32_does(
+    framework: str, scaled: dict[str, dict[str, float]]
+) -> None:
+    """Where gradients overflow, nothing moves, nothing is drawn, and the next step is the same."""
+    found = scaled[framework]
+    assert found["float32 weights"] == 1.0
+    assert found["steps"] == 3  # of four
+    assert found["least moves"] >= 1
+    assert 0.0 < found["distance"] < 0.02  # of what was moved in float32
