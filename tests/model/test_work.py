@@ -245,6 +245,15 @@ def test_modules_that_return_several_things_are_seen(case: str) -> None:
     assert work.costs(1)[0] == 2 * matrices * positions
 
 
+def test_a_group_of_channels_is_multiplied_with_its_own_matrix_only() -> None:
+    """Torch's counter has the weight gradient too high, by as many times as there are groups."""
+    model = nn.Sequential(nn.Conv2d(8, 8, 3, groups=4, bias=False))
+    work = Work(DropMuon(model, policy="euclidean").roster, model)
+    model(torch.randn(2, 8, 5, 5))
+    forward = 2.0 * 8 * 2 * 9 * 2 * 9
+    assert work.costs(1) == (forward, [forward])
+
+
 def test_experts_multiply_only_what_is_sent_to_them() -> None:
     class Experts(nn.Module):
         """Four experts, stored as one."""
