@@ -156,10 +156,11 @@ class _Table:
 
     def update(self, moving: Collection[int], turn: int | None) -> float:
         """Return the operations of the updates of layers, so far as it is their turn."""
+        layers = {*moving}
         return sum(
             number
             for member, number in self.updates
-            if member.layer in moving and (turn is None or member.turn in (None, turn))
+            if member.layer in layers and (turn is None or member.turn in (None, turn))
         )
 
 

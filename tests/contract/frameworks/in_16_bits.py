@@ -15,7 +15,7 @@ from tests.contract.frameworks.test_features import flat
 
 def compared(framework: str, path: Path, precision: str) -> dict[str, float]:
     settings: dict[str, Any] = {"accumulates": 2, "repeats": precision == "float16"}
-    mixed = train(framework, Wanted(path, **settings, **{precision: True}))
+    mixed = train(framework, Wanted(path, **{**settings, precision: True}))
     assert mixed.optimizer is not None
     start, end = flat(mixed.weights[0]), flat(mixed.weights[-1])
     steps = mixed.optimizer.steps

@@ -50,8 +50,9 @@ class Wanted:
     @property
     def scaler(self) -> torch.amp.GradScaler:
         """A scaler that starts far too high, and after the first step is right."""
-        start, enabled = {"init_scale": 2.0**30, "backoff_factor": 2.0**-20}, self.float16
-        return torch.amp.GradScaler("cpu", **start, enabled=enabled)
+        return torch.amp.GradScaler(
+            "cpu", init_scale=2.0**30, backoff_factor=2.0**-20, enabled=self.float16
+        )
 
     @property
     def optimizer_settings(self) -> dict[str, Any]:
