@@ -1,8 +1,7 @@
-"""The command line: `dropmuon compare | race | sweep | report | reproduce | plan | data`."""
+"""The command line: `dropmuon --help` lists its commands."""
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import signal
@@ -12,14 +11,10 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
-from dropmuon.cli import compare, data, plan, sweep
-from dropmuon.version import __version__
+from dropmuon.cli.parser import WRONG, make_parser
 
 __all__ = ["main"]
-
-_WRONG = "dropmuon: error:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     SIGTERM is treated like Ctrl-C: finished work is kept.
     """
     _open_streams()
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         with _sigterm_as_ctrl_c():
             return int(options.run(options))
@@ -36,10 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
-        print(f"{_WRONG} {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{WRONG} {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except (LookupError, ArithmeticError, AttributeError) as error:
-        print(f"{_WRONG} {_unexpected(error)}", file=sys.stderr)
+        print(f"{WRONG} {_unexpected(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("dropmuon: stopped", file=sys.stderr)
@@ -85,22 +80,3 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that reports a mistake in one line, like the rest of dropmuon."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with code 2."""
-        self.exit(2, f"{_WRONG} {message}; see {self.prog} --help\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="dropmuon", description="Train PyTorch models in less time by updating fewer layers."
-    )
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="command")
-    for command in (compare, sweep, plan, data):
-        command.add(commands)
-    return parser

@@ -41,7 +41,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     compare.add_argument("--config", type=Path, help="settings in a YAML, TOML or JSON file")
     _add_settings(compare, fields(Settings))
     compare.set_defaults(run=_compare)
-    reproduce = commands.add_parser("reproduce", help="the paper's experiments", epilog=_METHODS)
+    reproduce = commands.add_parser(
+        "reproduce", help="repeat the paper's experiments", epilog=_METHODS
+    )
     reproduce.add_argument(
         "experiment",
         help="mnist, fashion-mnist, cifar10, cifar10-plain (without batch norm) or all",
@@ -59,7 +61,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _add_race(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "race",
-        help="compare methods at a ladder of budgets: how much faster at equal quality",
+        help="train at a ladder of budgets: how much faster at equal quality",
         description="Train with several methods at a ladder of budgets, and see how many times "
         "the cost the baseline needs for the quality that another method reaches.",
         epilog=_METHODS,
