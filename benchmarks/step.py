@@ -26,15 +26,17 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from unittest import mock
 
-import pytorch_optimizer
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import DropMuon
+from dropmuon.checks import import_extra
 from dropmuon.lab.models import build
 from dropmuon.samplers import Progressive, Shares
+
+pytorch_optimizer = import_extra("pytorch_optimizer", "bench")
 
 Contest = dict[str, Callable[[], None]]
 
