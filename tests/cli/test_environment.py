@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dropmuon.cli import doctor, main
-from dropmuon.cli.doctor import check_versions, extras_of, version_numbers
+from dropmuon.cli import environment, main
+from dropmuon.cli.environment import check_versions, extras_of, version_numbers
 
 
 def test_it_tells_all_that_matters_and_finds_nothing_wrong(
@@ -30,7 +30,7 @@ def test_it_tells_all_that_matters_and_finds_nothing_wrong(
 def test_a_cache_that_cannot_be_used_is_wrong(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "file").write_text("")
     monkeypatch.setenv("DROPMUON_DATA", str(here / "file"))
-    found = doctor._data()
+    found = environment._data()
     assert found.state == "wrong"
     assert "is a file; set DROPMUON_DATA to a directory" in found.text
 
@@ -38,8 +38,11 @@ def test_a_cache_that_cannot_be_used_is_wrong(here: Path, monkeypatch: pytest.Mo
 def test_what_is_wrong_is_named_at_the_end_and_gives_exit_code_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [doctor.Finding("ok", "step", "1 ms"), doctor.Finding("wrong", "data", "a word " * 30)]
-    monkeypatch.setattr(doctor, "_findings", lambda: iter(found))
+    found = [
+        environment.Finding("ok", "step", "1 ms"),
+        environment.Finding("wrong", "data", "a word " * 30),
+    ]
+    monkeypatch.setattr(environment, "findings", lambda: iter(found))
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert out.endswith("\nwrong: data\n")
@@ -48,7 +51,7 @@ def test_what_is_wrong_is_named_at_the_end_and_gives_exit_code_1(
 
 def test_torch_that_cannot_be_imported_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    torch, found = doctor._torch()
+    torch, found = environment._torch()
     assert torch is None
     assert found.state == "wrong"
     assert "pip install" in found.text
@@ -60,9 +63,9 @@ def test_an_illegal_instruction_in_bfloat16_ends_another_process_and_is_a_note(
 ) -> None:
     dies = f"import os; os.kill(os.getpid(), {int(signal.SIGILL)})"
     code = f"import os\nif {helps} and 'ONEDNN_MAX_CPU_ISA' in os.environ:\n    print(1.0)\n"
-    monkeypatch.setattr(doctor, "_PRODUCTS", f"{code}else:\n    {dies}\n")
+    monkeypatch.setattr(environment, "_PRODUCTS", f"{code}else:\n    {dies}\n")
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    found = doctor._bfloat16()
+    found = environment._bfloat16()
     assert found.state == "note"
     assert "SIGILL" in found.text
     assert ("ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 prevents it" in found.text) == helps
@@ -70,8 +73,8 @@ def test_an_illegal_instruction_in_bfloat16_ends_another_process_and_is_a_note(
 
 @pytest.mark.parametrize(("ratio", "state"), [(0.4, "ok"), (44.0, "note")])
 def test_slow_bfloat16_is_a_note(monkeypatch: pytest.MonkeyPatch, ratio: float, state: str) -> None:
-    monkeypatch.setattr(doctor, "_PRODUCTS", f"print({ratio})")
-    assert doctor._bfloat16().state == state
+    monkeypatch.setattr(environment, "_PRODUCTS", f"print({ratio})")
+    assert environment._bfloat16().state == state
 
 
 @pytest.mark.parametrize(
@@ -85,7 +88,7 @@ def test_slow_bfloat16_is_a_note(monkeypatch: pytest.MonkeyPatch, ratio: float, 
 def test_threads_without_a_core_are_a_note(
     threads: int, cores: int, load: float, words: str | None
 ) -> None:
-    found = doctor._threads(threads, cores, load)
+    found = environment._threads(threads, cores, load)
     assert found.state == ("ok" if words is None else "note")
     assert words is None or words in found.text
 
@@ -120,7 +123,7 @@ def test_an_outdated_package_of_a_complete_extra_is_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metadata, "requires", lambda name: ["numpy>=999; extra == 'future'"])
-    (found,) = doctor._extras()
+    (found,) = environment._extras()
     assert found.state == "wrong"
     assert "needs 999" in found.text
 
