@@ -57,6 +57,12 @@ def test_torch_that_cannot_be_imported_is_wrong(monkeypatch: pytest.MonkeyPatch)
     assert "pip install" in found.text
 
 
+def test_a_step_that_fails_is_wrong_and_ends_nothing() -> None:
+    found = environment._step(torch=object())
+    assert found.state == "wrong"
+    assert found.text.startswith("failed: AttributeError")
+
+
 @pytest.mark.parametrize("helps", [True, False])
 def test_an_illegal_instruction_in_bfloat16_ends_another_process_and_is_a_note(
     monkeypatch: pytest.MonkeyPatch, helps: bool

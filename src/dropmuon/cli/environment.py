@@ -152,6 +152,15 @@ def _products(variables: Mapping[str, str]) -> tuple[int, float]:
 
 
 def _step(torch: Any) -> Finding:
+    """Take steps; whatever goes wrong with them is a finding, and no reason to stop."""
+    try:
+        return _timed_steps(torch)
+    except Exception as error:
+        text = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
+        return Finding("wrong", "step", f"{text}; pip check tells whether packages fit together")
+
+
+def _timed_steps(torch: Any) -> Finding:
     """Take steps with all layers and with the last one alone, and check what these leave."""
     from dropmuon.optimizer import DropMuon  # noqa: PLC0415  (with torch, which --help does without)
 
