@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from dropmuon import norms, samplers
-from dropmuon.backward.flags import can_truncate
 from dropmuon.backward.lookups import LookUps
 from dropmuon.backward.parts import Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
+from dropmuon.backward.settled import find_ddp
 from dropmuon.backward.strays import StrayGradients
 from dropmuon.checks import unknown_name, whole_number
 from dropmuon.model.engines import listed, refuse_zero, same
@@ -177,8 +177,7 @@ class DropMuon(ArrangedOptimizer):
         whole = params if isinstance(params, nn.Module) else model
         if whole is not None:
             self._obstacle, self._model = obstacle(whole), weakref.ref(whole)
-            if truncate is True and not isinstance(self.sampler, samplers.Full):
-                self.truncate = can_truncate(whole)
+            self._suit(find_ddp(whole))
         groups, members, self._structure = make_groups(
             params, by, example, self._routing, model, tied
         )
@@ -339,6 +338,8 @@ class DropMuon(ArrangedOptimizer):
 
     def _end_part(self) -> None:
         """Go to the next part: the next forward uses its active set."""
+        if self._waits:
+            self._discard_inactive()
         self._look_for_missing(self.active, self._parts.arrived)
         self._parts.finish(self.active)
         self._freeze()
