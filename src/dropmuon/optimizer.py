@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from dropmuon import norms, samplers
-from dropmuon.backward.flags import can_truncate
 from dropmuon.backward.lookups import LookUps
 from dropmuon.backward.parts import Parts, check_parts
 from dropmuon.backward.replay import Replay, obstacle
+from dropmuon.backward.settled import find_ddp
 from dropmuon.backward.strays import StrayGradients
 from dropmuon.checks import unknown_name, whole_number
 from dropmuon.model.engines import listed, refuse_zero, same
@@ -27,8 +27,10 @@ from dropmuon.model.policies import Policy, PolicyName
 from dropmuon.model.roster import Member, Roster
 from dropmuon.model.routing import Routing
 from dropmuon.samplers.base import ActiveSet, active_set
+from dropmuon.shards import Group
 from dropmuon.step.adaptation import Adaptation
 from dropmuon.step.advice import Advice
+from dropmuon.step.agreement import Agreement
 from dropmuon.step.arranged import ArrangedOptimizer
 from dropmuon.step.draws import Draws, FullStart, check_windows, joined
 from dropmuon.step.moves import is_rehearsal, screen, screens_on_host, take_step
@@ -101,7 +103,11 @@ class DropMuon(ArrangedOptimizer):
             itself, without the cost :math:`c_i^\sharp` of an LMO.
         foreach: False moves parameters one by one: slower, with less peak memory.
         error_if_nonfinite: raise on a NaN or infinite gradient instead of skipping its layer.
+        process_group: ranks that have gradients of their own, as of experts, and must move the same
+            layers: they agree by a small all-reduce per step. Averaged gradients need none.
     """
+
+    _ranks = Agreement()  # copies decide alone
 
     def __init__(
         self,
@@ -133,8 +139,10 @@ class DropMuon(ArrangedOptimizer):
         step_rule: StepRule | None = None,
         foreach: bool = True,
         error_if_nonfinite: bool = False,
+        process_group: Group = None,
     ) -> None:
         refuse_zero()
+        self._ranks = Agreement(process_group)
         self.draws = Draws(
             samplers.by_name(sampler), seed, resample_every, total_steps, full_start, turns
         )
@@ -177,8 +185,7 @@ class DropMuon(ArrangedOptimizer):
         whole = params if isinstance(params, nn.Module) else model
         if whole is not None:
             self._obstacle, self._model = obstacle(whole), weakref.ref(whole)
-            if truncate is True and not isinstance(self.sampler, samplers.Full):
-                self.truncate = can_truncate(whole)
+            self._suit(find_ddp(whole))
         groups, members, self._structure = make_groups(
             params, by, example, self._routing, model, tied
         )
@@ -288,18 +295,19 @@ class DropMuon(ArrangedOptimizer):
         starts = self.draws.is_full(self._steps)
         followed = self._all if self.truncate == "refresh" else active if starts else moving
         members = [m for layer in followed for m in self.roster.layers[layer] if self._can_move(m)]
-        if not members:
+        found = self._found(members)
+        if found is None:
             return ()
         self._parts.correct((member.parameter, member.layer) for member in members)
         self._start(members)
         on_host = self.error_if_nonfinite or screens_on_host(members, self.state)
-        kept, finite, hit = screen(members, on_host=on_host)
+        agree = partial(self._ranks.all_finite, layers=followed, device=self._device)
+        kept, finite, hit = screen(members, on_host=on_host, agree=agree)
         self._refuse(hit)
         turn = self.draws.turn_at(self._steps)
         rule = self.step_rule
         of_turn = partial(stretch, moving=moving, turn=turn, turns=self.draws.turns)
         take_step(kept, self.param_groups, self.state, rule, moving, finite, of_turn)
-        found = {member.layer for member in members}
         self._tally.count(self.layers, {member.layer for member in kept} & {*moving}, hit)
         self._note_gradients(followed, found)
         if self.parts == 1:
@@ -317,7 +325,8 @@ class DropMuon(ArrangedOptimizer):
         self._advice.on_parts(self._parts.done, self.parts)
         self._advice.on_rates(self.param_groups)
         if self._adaptation is not None and self._parts.meter is not None:
-            self._adaptation.learn(self._steps, self._parts.meter, self.draws.turns)
+            ranks = self._ranks.group
+            self._adaptation.learn(self._steps, self._parts.meter, self.draws.turns, ranks)
         self._steps += 1
         self._draw()
 
@@ -339,9 +348,26 @@ class DropMuon(ArrangedOptimizer):
 
     def _end_part(self) -> None:
         """Go to the next part: the next forward uses its active set."""
+        if self._waits:
+            self._discard_inactive()
         self._look_for_missing(self.active, self._parts.arrived)
         self._parts.finish(self.active)
         self._freeze()
+
+    def _found(self, members: Iterable[Member]) -> set[int] | None:
+        """Return the layers with a gradient, on any rank until it is known which can have one.
+
+        None if there is nothing to follow. Ranks of a group count every step from then on, since
+        one that finds nothing must not stay behind the others.
+        """
+        found, is_known = {m.layer for m in members}, len(self._has_gradient) == len(self.layers)
+        if not is_known:
+            found = self._ranks.any_found(found, len(self.layers), self._device)
+        return found if found or (is_known and self._ranks.group is not None) else None
+
+    @property
+    def _device(self) -> torch.device:
+        return self._listed[0].device
 
     def _note_gradients(self, active: ActiveSet, found: set[int]) -> None:
         """Record whether a layer has a gradient the first time it is active, mostly at step 0.

@@ -229,8 +229,8 @@ def test_screening_on_the_device_is_screening_on_the_host(
         optimizer = DropMuon(model, lr=0.05, momentum=0.6, sampler="full", **CASES[case])
         train(model, optimizer, loss, data[:1])  # a first step is screened on the host
 
-        def forced(moves: Any, *, on_host: bool, choice: bool = on_host) -> Any:
-            return screen(moves, on_host=choice)
+        def forced(moves: Any, *, on_host: bool, agree: Any, choice: bool = on_host) -> Any:
+            return screen(moves, on_host=choice, agree=agree)
 
         with monkeypatch.context() as patch:
             patch.setattr(dropmuon.optimizer, "screen", forced)

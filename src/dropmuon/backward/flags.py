@@ -18,10 +18,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dropmuon.checks import warn
 from dropmuon.shards import is_sharded
 
-__all__ = ["Flags", "Owner", "can_truncate", "wants_training"]
+__all__ = ["Flags", "Owner", "wants_training"]
 
 Owner = tuple[nn.Module, str] | None
 """A module and the name of one of its own parameters, where they are known."""
@@ -148,20 +147,3 @@ def _mark(parameter: Tensor, owner: Owner, by: int | None) -> None:
         names.discard(name)
     if not names:
         del module.__dict__[_MARK]
-
-
-def can_truncate(model: nn.Module) -> bool:
-    """Return whether the model tolerates missing gradients; by default, DDP waits for all.
-
-    DDP may be inside of a wrapper, or compiled.
-    """
-    engine = nn.parallel.DistributedDataParallel
-    found = [module for module in model.modules() if isinstance(module, engine)]
-    if all(each.find_unused_parameters and not each.static_graph for each in found):
-        return True
-    warn(
-        "params is a DistributedDataParallel that waits for every gradient, so all are computed "
-        "(truncate=False); to save the backward of frozen layers, wrap the model with "
-        "find_unused_parameters=True and no static_graph"
-    )
-    return False

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from dropmuon.shards import is_sharded
 
-__all__ = ["Place", "call_when_settled", "watch_gathered"]
+__all__ = ["Place", "watch_gathered"]
 
 Place = tuple[Tensor, nn.Module, str]
 """A parameter, the module that owns it, and its name there."""
@@ -43,35 +43,6 @@ def watch_gathered(
         module.register_forward_pre_hook(_Look(own, found)) for module, own in managed.items()
     ]
     return handles, {parameter for own in managed.values() for parameter, _, _ in own}
-
-
-def call_when_settled(model: nn.Module, settled: Callable[[], None]) -> bool:
-    """Call back in the next forward, once FSDP2 has seen what is to be trained.
-
-    It chooses the types of gradients then, by what is not frozen. Return whether there is anything
-    to wait for.
-    """
-    made = sys.modules.get("torch.distributed.fsdp")
-    modules = () if made is None else model.modules()
-    if not any(isinstance(module, made.FSDPModule) for module in modules):  # type: ignore[union-attr]
-        return False
-    model.register_forward_pre_hook(_Once(settled))
-    return True
-
-
-class _Once:
-    """A hook at the start of a forward that acts the first time."""
-
-    def __init__(self, act: Callable[[], None] | None = None) -> None:
-        self._act = act
-
-    def __call__(self, module: nn.Module, args: Any) -> None:
-        act, self._act = self._act, None
-        if act is not None:
-            act()
-
-    def __reduce__(self) -> tuple[type[_Once], tuple[()]]:
-        return _Once, ()
 
 
 def _gatherers(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, distributed
 
 from dropmuon.norms.numerics import inner
+from dropmuon.shards import Group
 
 __all__ = ["Arrival", "NoiseMeter"]
 
@@ -52,11 +53,11 @@ class NoiseMeter:
             _add(self._products, layer, inner(gradient, parameter.grad))
         arrivals.setdefault(part, arrival)
 
-    def read(self, num_layers: int) -> tuple[list[float], list[float]]:
+    def read(self, num_layers: int, group: Group = None) -> tuple[list[float], list[float]]:
         """Return the signal and the noise over the whole batch of each layer; NaN where unknown.
 
-        In a process group, signal and noise are those of the batches of all ranks: one all-reduce
-        of two numbers per layer, so that all ranks agree.
+        Where there are ranks, signal and noise are those of the batches of all of a group, or of
+        all there are: one all-reduce of two numbers per layer, so that all ranks agree.
         """
         device = next((value.device for value in self._squares.values()), torch.device("cpu"))
         sums = torch.zeros(2, num_layers, device=device)
@@ -65,7 +66,7 @@ class NoiseMeter:
                 sums[row, layer] = value.to(device)
         if not self._is_sound:
             sums.fill_(math.nan)
-        ranks = _average_over_ranks(sums)
+        ranks = _average_over_ranks(sums, group)
         pairs = [
             _estimate(list(self._arrivals.get(layer, {}).values()), squares, products)
             for layer, (squares, products) in enumerate(zip(*sums.tolist(), strict=True))
@@ -96,12 +97,12 @@ def _add(sums: dict[int, Tensor], layer: int, value: Tensor) -> None:
     sums[layer] = value if known is None else known + value.to(known.device)
 
 
-def _average_over_ranks(sums: Tensor) -> int:
-    """Average in place over the process group; return its size."""
+def _average_over_ranks(sums: Tensor, group: Group) -> int:
+    """Average in place over a process group; return its size."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return 1
-    ranks = distributed.get_world_size()
+    ranks = distributed.get_world_size(group)
     if ranks > 1:
-        distributed.all_reduce(sums)
+        distributed.all_reduce(sums, group=group)
         sums /= ranks
     return ranks

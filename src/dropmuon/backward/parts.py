@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -260,6 +260,7 @@ class InParts(Optimizer):
     """The user interface of an optimizer whose steps have parts."""
 
     _parts: Parts
+    _ddp: Iterable[nn.parallel.DistributedDataParallel] = ()
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -269,6 +270,14 @@ class InParts(Optimizer):
     def _freeze(self) -> None:
         """Apply the active set of the next part."""
         raise NotImplementedError
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Let ranks keep their gradients to themselves inside the block, so far as it is DDP."""
+        with ExitStack() as stack:
+            for ddp in self._ddp:
+                stack.enter_context(ddp.no_sync())
+            yield
 
     @property
     def parts(self) -> int:
@@ -290,12 +299,13 @@ class InParts(Optimizer):
 
         Tensors, and mappings, lists and tuples of them, are cut along their first axis. Call
         backward on the mean loss of each part, not divided: parts are weighted by their numbers of
-        examples, so that the gradient is the mean over the examples of the whole batch.
+        examples, so that the gradient is the mean over the examples of the whole batch. DDP
+        averages gradients in the last part only.
         """
         pieces, sizes = cut(batch, self.parts)
         self._parts.weigh(sizes, scales_loss=True)
-        for piece in pieces:
-            with self.part():
+        for number, piece in enumerate(pieces, 1):
+            with self._apart() if number < len(pieces) else nullcontext(), self.part():
                 yield piece if len(batch) > 1 else piece[0]
 
     def weigh(self, weights: Sequence[float]) -> None:

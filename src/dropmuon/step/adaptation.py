@@ -13,6 +13,7 @@ from dropmuon.backward.noise import NoiseMeter
 from dropmuon.model.work import Work
 from dropmuon.samplers import Adaptive, Shares
 from dropmuon.samplers.base import FloatArray
+from dropmuon.shards import Group
 
 __all__ = ["Adaptation"]
 
@@ -64,12 +65,15 @@ class Adaptation:
         least = 2 if self.measures_at(step) else 1
         return Shares([max(count, least) / self.parts for count in self.counts])
 
-    def learn(self, step: int, meter: NoiseMeter, turns: int) -> None:
-        """Learn from a measured step: how noisy gradients are and, once, what layers cost."""
+    def learn(self, step: int, meter: NoiseMeter, turns: int, group: Group = None) -> None:
+        """Learn from a measured step: how noisy gradients are and, once, what layers cost.
+
+        What all ranks of a group have measured counts, or of all there are.
+        """
         if self.costs is None and self.work is not None:
             fixed, backward = self.work.costs(turns)
             self.costs = fixed, tuple(backward)
-        self.note(step, *meter.read(self.num_layers))
+        self.note(step, *meter.read(self.num_layers, group))
 
     def note(self, step: int, signal: Sequence[float], noise: Sequence[float]) -> None:
         """Learn from a measurement. What could not be measured keeps its estimate."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from dropmuon import samplers
 from dropmuon.backward.flags import Flags
-from dropmuon.backward.gathered import call_when_settled
 from dropmuon.backward.parts import Parts, call_if_alive
+from dropmuon.backward.settled import call_when_settled, can_truncate, check_ddp
 from dropmuon.backward.strays import StrayGradients, order_matters
 from dropmuon.model.engines import listed, refuse_flat, replacements
 from dropmuon.model.groups import find_in_model, read_groups
@@ -179,9 +180,9 @@ class ArrangedOptimizer(Overview, SavedOptimizer):
             {m.parameter: m.layer for m in self.roster.members() if m.is_wanted},
         )
         model = None if self._model is None else self._model()
-        if model is not None and not self._has_begun:
+        if not self._has_begun and self._steps == 0:
             settle = weakref.WeakMethod(self._settle)
-            self._waits = call_when_settled(model, lambda: call_if_alive(settle))
+            self._waits = call_when_settled(model, partial(call_if_alive, settle))
         if self.parts > 1:
             end = weakref.WeakMethod(self._end_part)
             members = [(member.parameter, member.layer) for member in self.roster.members()]
@@ -193,10 +194,30 @@ class ArrangedOptimizer(Overview, SavedOptimizer):
                 )
             self._parts.watch(members, lambda: call_if_alive(end), model, places)
 
-    def _settle(self) -> None:
+    def _settle(self, around: nn.parallel.DistributedDataParallel | None) -> None:
         """Freeze from now on: an engine has seen what is to be trained."""
+        self._waits, before = False, self.truncate
+        if around is not None:
+            self._suit([around])
+        if self.truncate == before:
+            self._freeze()
+        else:
+            self._draw()
+
+    def _suit(self, engines: list[nn.parallel.DistributedDataParallel]) -> None:
+        """Compute all gradients where DDP waits for them."""
+        check_ddp(engines, self.parts)
+        self._ddp = weakref.WeakSet(engines)
+        if self.truncate is True and not isinstance(self.sampler, samplers.Full):
+            self.truncate = can_truncate(engines)
+
+    def _discard_inactive(self) -> None:
+        """Leave a first part without gradients of inactive layers, which nobody froze in it."""
         self._waits = False
-        self._freeze()
+        for layer in {*self._all} - {*self.active}:
+            self._parts.meter = None  # it has measured them
+            for member in self.roster.layers[layer]:
+                member.parameter.grad = None
 
     def _follow_replaced(self) -> None:
         """Go on with parameters that an engine has put in the place of those given here."""

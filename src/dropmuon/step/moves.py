@@ -110,13 +110,17 @@ def screens_on_host(members: Sequence[Member], state: State) -> bool:
 
 
 def screen(
-    members: Sequence[Member], *, on_host: bool
+    members: Sequence[Member],
+    *,
+    on_host: bool,
+    agree: Callable[[dict[int, Tensor]], dict[int, Tensor]] = dict,
 ) -> tuple[list[Member], dict[int, Tensor] | None, dict[int, Tensor]]:
     """Find the layers with a NaN or an infinity in a gradient: a layer moves as a whole or not.
 
     Return the members to move, flags for `take_step`, and a count of 1 per layer that is skipped.
     On the host, bad layers are left out and no flags are needed. Otherwise nothing waits for the
     device: all members move, the flags undo what must not, and counts are 0 or 1 on the device.
+    `agree` makes flags of this rank those of all ranks that move together.
     """
     finite: dict[int, Tensor] = {}
     squared = [isinstance(member.norm, AdamW) for member in members]
@@ -126,6 +130,7 @@ def screen(
         finite[member.layer] = flag if known is None else known & flag.to(known.device)
     if any_sharded(member.parameter for member in members):
         finite = sharded.agreed(finite, [member.parameter for member in members])
+    finite = agree(finite)
     if not on_host:
         return list(members), finite, {layer: (~flag).long() for layer, flag in finite.items()}
     fine = torch.stack([flag.to("cpu") for flag in finite.values()]).tolist()
