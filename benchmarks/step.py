@@ -73,12 +73,17 @@ def truncation(rounds: int) -> None:
         for cutoff in range(len(blocks)):
             contest[f"ours {cutoff}"] = truncated_step(blocks, cutoff, x, y)
             contest[f"oracle {cutoff}"] = detached_step(blocks, cutoff, x, y)
+            contest[f"frozen {cutoff}"] = detached_step(blocks, cutoff, x, y, frozen=True)
         times = take_turns(contest, rounds)
         counts = [operations(contest[f"ours {cutoff}"]) for cutoff in range(len(blocks))]
         for cutoff in range(len(blocks)):
             ours, oracle = times[f"ours {cutoff}"], times[f"oracle {cutoff}"]
             share, counted = ratio(ours, times["ours 0"]), counts[cutoff] / counts[0]
-            print(f"  cutoff {cutoff}: {ratio(ours, oracle)}   of a full step: {share}, ", end="")
+            frozen = ratio(ours, times[f"frozen {cutoff}"])
+            print(
+                f"  cutoff {cutoff}: {ratio(ours, oracle)}   weights frozen too: {frozen}", end=""
+            )
+            print(f"   of a full step: {share}, ", end="")
             print(f"operations {counted:.2f}", flush=True)
 
 
@@ -107,10 +112,16 @@ def truncated_step(blocks: nn.Sequential, cutoff: int, x: Tensor, y: Tensor) -> 
     return step
 
 
-def detached_step(blocks: nn.Sequential, cutoff: int, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """The oracle: the same arithmetic, no sampler, no flags; the suffix is a model of its own."""
+def detached_step(
+    blocks: nn.Sequential, cutoff: int, x: Tensor, y: Tensor, *, frozen: bool = False
+) -> Callable[[], None]:
+    """The oracle: the same arithmetic, no sampler, no flags; the suffix is a model of its own.
+
+    Where the weights of the prefix are `frozen`, PyTorch multiplies by them as it does for ours.
+    """
     blocks = copy.deepcopy(blocks)
     prefix, suffix = blocks[:cutoff], blocks[cutoff:]
+    prefix.requires_grad_(not frozen)
     optimizer = DropMuon(suffix, lr=1e-4, by=by_block, sampler="full")
 
     def step() -> None:
@@ -392,6 +403,8 @@ def torch_muon(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def other_muon(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    import pytorch_optimizer  # noqa: PLC0415 - for `--only muon` alone
+
     group = {"params": list(parameters), "use_muon": True}
     optimizer: torch.optim.Optimizer = pytorch_optimizer.Muon(
         [group], lr=1e-3, momentum=0.95, nesterov=True

@@ -94,7 +94,7 @@ class DropMuon(ArrangedOptimizer):
         model: where `params` are groups or tensors, the model to find their layers and norms in.
         policy: norm per parameter: spectral (the paper's), muon, scion, euclidean, sign, or a
             callable of a `policies.Member`.
-        orthogonalize: newton-schulz, svd, cubic, polar-express, coefficients, or a callable.
+        orthogonalize: newton-schulz, fast, svd, cubic, polar-express, coefficients, a callable.
         adamw_lr: learning rate of the parameters that policy "muon" gives to AdamW.
         adamw_ratio: the same as a ratio of `lr`, in place of `adamw_lr`: then all groups have the
             same `lr`, and a scheduler that sets it for all of them keeps the proportion.

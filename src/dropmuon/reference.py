@@ -1,7 +1,8 @@
 """Algorithms 1, 2 and 3 of the paper, and parts: slow, literal, the oracle of the tests.
 
 A point X is a list of layers, each a list of tensors (the paper's X_i, where a weight and its bias
-stand side by side). Nothing is shared with the optimizer; orthogonalisation is an exact SVD.
+stand side by side). Nothing is shared with the optimizer; orthogonalisation is an exact SVD, and
+Newton-Schulz its polynomials of exact singular values.
 Variables have the paper's names.
 """
 
@@ -19,6 +20,7 @@ __all__ = [
     "algorithm_3",
     "dual",
     "lmo",
+    "newton_schulz",
     "sharp",
 ]
 
@@ -169,6 +171,18 @@ def dual(norm: str, g: Tensor) -> Tensor:
 def sharp(norm: str, g: Tensor) -> Tensor:
     """Return argmax <g, z> - ||z||^2 / 2 = -dual(g) * lmo(g, 1)."""
     return -dual(norm, g) * lmo(norm, g, 1.0)
+
+
+def newton_schulz(matrix: Tensor, polynomials: Sequence[Sequence[float]], p: int = 2) -> Tensor:
+    """Return U f(Sigma / |Sigma|_p) V^T, where f is odd polynomials one after the other.
+
+    (a, b, c) is a x + b x^3 + c x^5. |Sigma|_2 is the Frobenius norm. The matrix is not zero.
+    """
+    U, Sigma, Vt = torch.linalg.svd(matrix, full_matrices=False)
+    x = Sigma / Sigma.pow(p).sum().pow(1 / p)
+    for polynomial in polynomials:
+        x = torch.stack([c * x ** (2 * i + 1) for i, c in enumerate(polynomial)]).sum(0)
+    return torch.matmul(U * x, Vt)
 
 
 def _polar(matrix: Tensor) -> Tensor:

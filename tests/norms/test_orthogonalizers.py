@@ -133,3 +133,7 @@ def test_bad_settings_of_the_polar_express_are_refused_with_their_value() -> Non
         PolarExpress(lower=1.5)
     with pytest.raises(ValueError, match=r"safety must be in \[1, 2\), got 0\.5"):
         PolarExpress(safety=0.5)
+    with pytest.raises(ValueError, match="degree must be 5 or 9, got 7"):
+        PolarExpress(degree=7)
+    with pytest.raises(ValueError, match="schatten must be 2 or 8, got 4"):
+        PolarExpress(schatten=4)

@@ -65,7 +65,7 @@ def in_use(gradients: Tensors) -> list[Tensor]:
 def start_blocks(momenta: Tensors, gradients: Tensors, moving: Tensors) -> None:
     """Set M = G in the moving blocks whose momentum is zero: they start at their first gradient."""
     for m, g, ok in zip(momenta, gradients, moving, strict=True):
-        m.copy_(torch.where(ok & ~_any_entry(m != 0), g, m))
+        torch.where(ok & ~_any_entry(m != 0), g, m, out=m)
 
 
 def only(tensors: Tensors, moving: Tensors) -> list[Tensor]:
@@ -96,8 +96,7 @@ def update_momentum(
     else:
         fresh = [torch.where(ok, g, m) for ok, g, m in zip(moving, fresh, kept, strict=True)]
         new = torch._foreach_lerp(kept, fresh, 1 - momentum)
-        for m, changed, ok in zip(kept, new, moving, strict=True):
-            m.copy_(torch.where(ok, changed, m))  # m + (m - m) would lose the sign of a zero
+        _take(kept, new, moving)  # m + (m - m) would lose the sign of a zero
     return list(torch._foreach_lerp(fresh, kept, momentum)) if nesterov else kept
 
 
@@ -111,19 +110,18 @@ def move(
 ) -> None:
     """Set X = (1 - decay)*X - length*D, where D is the unit direction of the parameter's norm."""
     targets, steps = list(parameters), list(units)
-    if moving is None:
-        if decay:
-            torch._foreach_mul_(targets, 1 - decay)
-        if isinstance(lengths, float):
-            torch._foreach_add_(targets, steps, alpha=-lengths)
-            return
-        for x, d, length in zip(targets, steps, lengths, strict=True):
-            x.sub_(d * length)
+    if moving is not None:
+        moved = _copies(targets)
+        move(moved, steps, lengths=lengths, decay=decay)
+        _take(targets, moved, moving)
         return
-    moved = [x.clone() for x in targets]
-    move(moved, steps, lengths=lengths, decay=decay)
-    for x, new, ok in zip(targets, moved, moving, strict=True):
-        x.copy_(torch.where(ok, new, x))
+    if decay:
+        torch._foreach_mul_(targets, 1 - decay)
+    if isinstance(lengths, float):
+        torch._foreach_add_(targets, steps, alpha=-lengths)
+        return
+    for x, d, length in zip(targets, steps, lengths, strict=True):
+        x.sub_(d * length)
 
 
 def adamw(
@@ -160,9 +158,8 @@ def adamw(
         )
         torch._foreach_copy_(list(parameters), x32)
         return
-    touched = [list(each) for each in (parameters, averages, squares, steps)]
-    x, m, v, k = touched
-    before = None if moving is None else [[t.clone() for t in each] for each in touched]
+    kept = [list(each) for each in (parameters, averages, squares, steps)]
+    x, m, v, k = kept if moving is None else map(_copies, kept)
     gradients, (beta1, beta2) = list(gradients), betas
     torch._foreach_add_(k, 1)
     torch._foreach_lerp_(m, gradients, 1 - beta1)
@@ -176,8 +173,18 @@ def adamw(
     if lr:  # else every bit of X stays, and only the moments follow
         torch._foreach_mul_(x, 1 - decay)
         torch._foreach_addcdiv_(x, m, scale, value=-lr)
-    if moving is not None and before is not None:
-        for new, old in zip(touched, before, strict=True):
-            for ok, changed, kept in zip(moving, new, old, strict=True):
-                which = ok if changed.ndim else ok.any()
-                changed.copy_(torch.where(which, changed, kept))
+    if moving is not None:
+        for old, new in zip(kept[:3], (x, m, v), strict=True):
+            _take(old, new, moving)
+        _take(kept[3], k, [ok.any() if ok.ndim else ok for ok in moving])
+
+
+def _copies(tensors: list[Tensor]) -> list[Tensor]:
+    """Return a copy of each tensor, with one launch for all."""
+    return list(torch._foreach_mul(tensors, 1))
+
+
+def _take(kept: Tensors, new: Tensors, moving: Tensors) -> None:
+    """Set the moving parts of `kept` to `new`, with one launch per tensor and no copy of it."""
+    for x, changed, ok in zip(kept, new, moving, strict=True):
+        torch.where(ok, changed, x, out=x)
