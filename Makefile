@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test venv frameworks lint types imports check bench fuzz torture hooks dist clean
+.PHONY: help demo test venv frameworks site-tools docs lint types imports check bench fuzz torture hooks dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,15 @@ $(STAMP)-frameworks: $(STAMP)
 	$(PIP) -e '.[frameworks]'
 	touch $@
 
+site-tools: $(STAMP)-docs ## install what builds the site
+
+$(STAMP)-docs: $(STAMP)
+	$(PIP) -e '.[docs]'
+	touch $@
+
+docs: site-tools ## build the site into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 lint: venv ## style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,7 +50,7 @@ types: frameworks ## types, strictly
 imports: venv ## who may import whom
 	$(BIN)/lint-imports
 
-check: frameworks ## the tests
+check: frameworks site-tools ## the tests
 	$(BIN)/pytest -n 2
 
 bench: venv ## what a step costs, as in docs/benchmarks.md
@@ -65,5 +74,5 @@ dist: venv ## build the sdist and the wheel, and try each in a fresh environment
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python scripts/check_dist.py dist/*
 
-clean: ## remove .venv, dist and caches
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## remove .venv, dist, site and caches
+	rm -rf $(VENV) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

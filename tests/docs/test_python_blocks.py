@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +27,14 @@ pytestmark = [
 
 FRAMEWORKS = {"docs/frameworks.md": ("transformers", "lightning", "accelerate", "peft")}
 """What pages need besides the library itself."""
+
+SMALLER = {
+    "docs/tutorial.md": {
+        "CONTEXT, BATCH = 64, 64, 128": "CONTEXT, BATCH = 16, 16, 16",
+        "(2e11, 2.8e11, 4e11)": "(1.5e8, 2e8)",
+    }
+}
+"""Sizes on pages that train for minutes, and those that do for a test."""
 
 
 class Model(nn.Module):
@@ -67,8 +76,11 @@ def run(page: str, names: dict[str, Any]) -> dict[str, Any]:
     """Run the page's blocks; a traceback shows the line of the page."""
     for module in FRAMEWORKS.get(page, ()):
         pytest.importorskip(module, reason="needs pip install -e '.[frameworks]'")
-    for block in blocks(page, "python"):
-        source = "\n" * (block.line - 1) + block.text
+    sources = ["\n" * (block.line - 1) + block.text for block in blocks(page, "python")]
+    for size, smaller in SMALLER.get(page, {}).items():
+        assert any(size in source for source in sources), size
+        sources = [source.replace(size, smaller) for source in sources]
+    for source in sources:
         exec(compile(source, page, "exec"), names)
     return names
 
@@ -80,8 +92,20 @@ def test_the_python_blocks_of_a_page_run_in_order(page: str, given: dict[str, An
 
 def test_the_pages_that_teach_code_have_some() -> None:
     taught = {"README.md", "CONTRIBUTING.md", "docs/guide.md", "docs/planning.md", "docs/theory.md"}
+    taught |= {"docs/index.md", "docs/install.md", "docs/tutorial.md"}
     assert taught | FRAMEWORKS.keys() <= set(WITH_PYTHON)
     assert len(blocks("docs/theory.md", "python")) >= 7
+
+
+def test_the_tutorial_compares_three_methods_at_equal_cost(
+    given: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("docs/tutorial.md", given)
+    printed = capsys.readouterr().out
+    rows = re.findall(r"^(all layers|parts|adaptive) +(\S+) operations +(\d+) steps", printed, re.M)
+    steps = {(name, cost): int(count) for name, cost, count in rows}
+    assert len(steps) == 6
+    assert all(steps["parts", cost] > steps["all layers", cost] for cost in ("1.5e+08", "2.0e+08"))
 
 
 def test_the_loop_of_the_readme_trains(given: dict[str, Any]) -> None:
