@@ -36,8 +36,6 @@ from dropmuon.checks import import_extra
 from dropmuon.lab.models import build
 from dropmuon.samplers import Progressive, Shares
 
-pytorch_optimizer = import_extra("pytorch_optimizer", "bench")
-
 Contest = dict[str, Callable[[], None]]
 
 
@@ -403,8 +401,7 @@ def torch_muon(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def other_muon(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    import pytorch_optimizer  # noqa: PLC0415 - for `--only muon` alone
-
+    pytorch_optimizer = import_extra("pytorch_optimizer", "bench")
     group = {"params": list(parameters), "use_muon": True}
     optimizer: torch.optim.Optimizer = pytorch_optimizer.Muon(
         [group], lr=1e-3, momentum=0.95, nesterov=True

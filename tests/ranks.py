@@ -6,6 +6,7 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from unittest import mock
 
 import torch
 from torch import distributed
@@ -20,9 +21,11 @@ Case = Callable[[], None]
 def run_on_ranks(ranks: int, cases: Sequence[Case]) -> None:
     """Run cases on that many ranks; raise what a rank raises, and leave no process behind.
 
-    Processes take seconds to start, so many cases share them.
+    Processes take seconds to start, so many cases share them. On some virtual CPUs a product in
+    bfloat16 is an illegal instruction, unless oneDNN is kept from it.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    safe = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", **os.environ}
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, safe):
         spawn(_work, args=(ranks, folder, list(cases)), nprocs=ranks)
 
 
