@@ -35,7 +35,7 @@ from dropmuon.step.arranged import ArrangedOptimizer
 from dropmuon.step.draws import Draws, FullStart, check_windows, joined
 from dropmuon.step.moves import is_rehearsal, screen, screens_on_host, take_step
 from dropmuon.step.overview import Tally
-from dropmuon.step.rates import ADAMW_LR, check_adamw
+from dropmuon.step.rates import ADAMW_LR, check_adamw, rate_of
 from dropmuon.step.rules import StepRule, momentum_or_default, or_default
 from dropmuon.step.state import KEY, check_group
 from dropmuon.step.turns import check_turns, stretch
@@ -232,6 +232,7 @@ class DropMuon(ArrangedOptimizer):
         """
         self._released = True
         self._parts.unwatch()
+        self._unwait()
         self._lookups.close()
         self._flags.observe()
         self._flags.release()
@@ -266,7 +267,7 @@ class DropMuon(ArrangedOptimizer):
             )
         if not self._has_begun or not same(self._listed, listed(self.param_groups)):
             self._follow_replaced()
-        if not self.state and is_rehearsal(self.param_groups):
+        if self._is_rehearsal():
             self._rehearse()
             return None
         loss: Any = None
@@ -287,10 +288,19 @@ class DropMuon(ArrangedOptimizer):
             self._freeze()
         return loss
 
+    def _is_rehearsal(self) -> bool:
+        """Return whether `torch.distributed.checkpoint` only wants to see states, on all ranks."""
+        if self._steps > 0 or any(map(rate_of, self.param_groups)):
+            return False
+        mine = not self.state and is_rehearsal(self.param_groups)
+        return self._ranks.all_true(mine, self._device)
+
     def _update(self) -> ActiveSet:
         """Move the layers that were active and have a gradient; return the layers of the update."""
         whole = self._full_depth > 0 and not self._parts.done
-        active = self._all if whole else self._parts.reached
+        alone = self._ranks.group is None  # others may have had more parts
+        reached = self._parts.reached if alone else self._parts.planned
+        active = self._all if whole else reached
         moving = active if whole or self._moving is None else self._moving
         starts = self.draws.is_full(self._steps)
         followed = self._all if self.truncate == "refresh" else active if starts else moving
@@ -301,7 +311,7 @@ class DropMuon(ArrangedOptimizer):
         self._parts.correct((member.parameter, member.layer) for member in members)
         self._start(members)
         on_host = self.error_if_nonfinite or screens_on_host(members, self.state)
-        agree = partial(self._ranks.all_finite, layers=followed, device=self._device)
+        agree = partial(self._ranks.all_finite, layers=self._all, device=self._device)
         kept, finite, hit = screen(members, on_host=on_host, agree=agree)
         self._refuse(hit)
         turn = self.draws.turn_at(self._steps)

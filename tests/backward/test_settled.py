@@ -145,7 +145,8 @@ def test_without_ranks_flags_hold_at_once() -> None:
     optimizer = DropMuon(model, lr=0.05, full_start=False)
     optimizer.activate([3, 4])
     assert trainable(model) == 4
-    assert not model._forward_pre_hooks
+    kinds = {type(hook).__module__ for hook in model._forward_pre_hooks.values()}
+    assert "dropmuon.backward.settled" not in kinds
 
 
 def test_a_model_that_is_wrapped_already_is_frozen_at_once() -> None:
@@ -235,6 +236,54 @@ def test_a_copy_of_an_optimizer_does_not_wait_again(seed: int) -> None:
             optimizer.step()
         for mine, other in zip(*(model.parameters() for model in models), strict=True):
             assert torch.equal(mine, other)
+
+
+@pytest.mark.filterwarnings("ignore:params is a DistributedDataParallel that waits")
+def test_weights_and_chosen_sets_survive_ddp_that_is_found_in_the_first_forward() -> None:
+    with process_group():
+        gradients, x = [], torch.randn(6, 4)
+        for is_first in (True, False):
+            model = make()
+            ddp = DistributedDataParallel(model) if is_first else model
+            optimizer = DropMuon(ddp, lr=0.05, parts=2)
+            optimizer.activate([1, 4])
+            run = ddp if is_first else DistributedDataParallel(model)
+            for part in optimizer.split(x):
+                run(part).square().mean().backward()
+            gradients.append([each.grad.clone() for each in model.parameters()])
+            before = [each.detach().clone() for each in model.parameters()]
+            optimizer.step()
+            moved = [
+                not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True)
+            ]
+            assert moved == [number // 2 in (1, 4) for number in range(10)]
+            optimizer.release()
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_hooks_go_with_a_release_and_do_not_pile_up() -> None:
+    with process_group():
+        model = make()
+        for _ in range(3):
+            with DropMuon(model, sampler="full"):
+                pass
+        kinds = [type(hook).__module__ for hook in model._forward_pre_hooks.values()]
+        assert "dropmuon.backward.settled" not in kinds
+
+
+def test_a_closure_without_a_model_computes_the_gradients_of_active_layers_only() -> None:
+    with process_group():
+        model = make()
+        optimizer = DropMuon(model.named_parameters(), lr=0.05, parts=2, full_start=False)
+        optimizer.activate([3, 4])
+
+        def closure() -> None:
+            for x in optimizer.split(torch.ones(4, 4)):
+                model(x).square().mean().backward()
+
+        optimizer.step(closure)
+        assert all(each.grad is None for each in model[:3].parameters())
 
 
 def test_parts_and_torchs_own_way_to_leave_out_buckets_are_refused() -> None:

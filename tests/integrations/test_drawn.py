@@ -65,3 +65,19 @@ def test_nothing_is_skipped_where_all_gradients_are_computed() -> None:
     optimizer.activate([3])
     drawn.note(optimizer)
     assert drawn.report() == {"dropmuon/cutoff": 3.0, "dropmuon/skipped": 0.0}
+
+
+def test_a_step_in_the_middle_of_a_batch_is_not_lost() -> None:
+    """As where a second network steps after DropMuon, and its backward is noted, too."""
+    model = net()
+    optimizer, drawn = DropMuon(model), Drawn()
+    for _ in range(3):
+        drawn.note(optimizer)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        drawn.note(optimizer)
+        drawn.look(optimizer)
+        assert drawn.has_stepped
+        assert drawn.report(optimizer)["dropmuon/saved_operations"] >= 0
+        assert not drawn.has_stepped

@@ -295,6 +295,78 @@ def test_what_is_saved_is_not_known_without_a_forward_pass_of_a_model() -> None:
         assert optimizer.saved_operations is None
 
 
+class Recurrent(nn.Module):
+    """A cell that is called four times in a pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.cell, self.last = (nn.Linear(6, 6, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for _ in range(4):
+            x = self.cell(x)
+        out: Tensor = self.last(x)
+        return out
+
+
+@pytest.mark.parametrize("active", [(0,), (1,), (2,), (0, 2)], ids=str)
+def test_a_module_that_is_called_again_is_in_the_same_pass(active: tuple[int, ...]) -> None:
+    model, x = Recurrent(), torch.randn(8, 6)
+    optimizer = DropMuon(model)
+    full = step_operations(model, optimizer, x)
+    optimizer.activate(active)
+    taken = step_operations(model, optimizer, x)
+    assert optimizer.saved_operations is not None
+    assert optimizer.saved_operations.step == pytest.approx(1 - taken / full)
+
+
+def test_updates_count_as_often_as_passes() -> None:
+    shares, x = [], torch.randn(8, 6)
+    for updates in (1, 3):
+        model = deep()
+        optimizer = DropMuon(model, updates_per_batch=updates)
+
+        def closure(model: nn.Module = model, optimizer: DropMuon = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        optimizer.activate([2, 3])
+        optimizer.step(closure)
+        assert optimizer.saved_operations is not None
+        shares.append(optimizer.saved_operations.step)
+    assert shares[0] == pytest.approx(shares[1])
+
+
+def test_counting_waits_for_a_forward_pass() -> None:
+    model, x = deep(), torch.randn(3, 6)
+    optimizer = DropMuon(model)
+    for each in model.parameters():
+        each.grad = torch.ones_like(each)
+    optimizer.step()
+    optimizer.zero_grad()
+    found = [optimizer.saved_operations]
+    optimizer.activate([3])
+    model(x).sum().backward()
+    optimizer.step()
+    found.append(optimizer.saved_operations)
+    assert found[0] is None
+    assert found[1] is not None
+    assert found[1].step > 0.3
+
+
+def test_a_step_on_an_empty_batch_saves_nothing_that_is_known() -> None:
+    model = deep()
+    optimizer = DropMuon(model, policy="euclidean")
+    model(torch.empty(0, 6)).sum().backward()
+    optimizer.step()
+    assert optimizer.steps == 1
+    assert optimizer.saved_operations is None
+
+
 def test_a_user_s_orthogonaliser_is_not_called_to_be_counted() -> None:
     calls = []
 

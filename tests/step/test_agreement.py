@@ -167,14 +167,42 @@ def costs_a_number_per_layer() -> None:
         model = Routed()
         optimizer = DropMuon(groups(model), lr=0.05, process_group=group)
         for step in range(4):
-            active = optimizer.active
             model(torch.ones(2, WIDTH), True).square().mean().backward()
             averaged(model)
             with Traffic() as traffic:
                 optimizer.step()
             optimizer.zero_grad()
             assert traffic.calls.total() == (later if step else first)
-            assert traffic.bytes.total() == 4 * len(active) * (later if step else first)
+            assert traffic.bytes.total() == 4 * 4 * (later if step else first)
+
+
+def tolerates_a_rank_with_fewer_parts() -> None:
+    """The last batch of one rank has one part only: it does not wait, and draws like the others."""
+    model, world = Routed(), distributed.group.WORLD
+    sets = samplers.Arbitrary({(3,): 0.5, (0, 1, 2, 3): 0.5})
+    optimizer = DropMuon(groups(model), lr=0.05, sampler=sets, parts=2, process_group=world)
+    for step in range(4):
+        parts = 1 if step == 3 and distributed.get_rank() else 2
+        for _ in range(parts):
+            (model(torch.ones(2, WIDTH), True).square().mean() / parts).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    seen: list[Any] = [None, None]
+    distributed.all_gather_object(seen, (optimizer.steps, optimizer.active_sets))
+    assert seen[0] == seen[1]
+    assert optimizer.steps == 4
+
+
+def warms_up_together() -> None:
+    """A first step at a rate of zero, with gradients of zero on one rank, is one on all."""
+    model, world = Routed(), distributed.group.WORLD
+    optimizer = DropMuon(groups(model), lr=0.0, process_group=world)
+    model(torch.ones(2, WIDTH), True).square().mean().backward()
+    if distributed.get_rank():
+        for each in model.parameters():
+            each.grad.zero_()
+    optimizer.step()
+    assert optimizer.steps == 1
 
 
 def measures_noise_over_the_group() -> None:
@@ -207,6 +235,8 @@ def test_two_ranks_decide_together() -> None:
         partial(skips_together, error_if_nonfinite=True),
         counts_steps_that_one_rank_has_nothing_for,
         costs_a_number_per_layer,
+        tolerates_a_rank_with_fewer_parts,
+        warms_up_together,
         measures_noise_over_the_group,
     ]
     run_on_ranks(2, cases)

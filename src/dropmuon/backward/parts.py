@@ -105,13 +105,19 @@ class Parts:
         return tuple(active for active, _ in self._done)
 
     @property
+    def planned(self) -> ActiveSet:
+        """The layers that are active in any part of this step."""
+        return tuple(sorted({layer for active in self.sets for layer in active}))
+
+    @property
     def reached(self) -> ActiveSet:
         """The layers that were active in any part so far, or will be if no backward was noticed.
 
         Gradients may be there without one: set by hand, or by an engine of its own.
         """
-        sets = self.passed or self.sets
-        return tuple(sorted({layer for active in sets for layer in active}))
+        if not self._done:
+            return self.planned
+        return tuple(sorted({layer for active, _ in self._done for layer in active}))
 
     def share(self, layer: int) -> float:
         """Return the share of the parts in which a layer is active."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from dropmuon.backward.flags import wants_training
 from dropmuon.checks import warn
@@ -72,20 +73,22 @@ def _check_complete(ddp: DistributedDataParallel) -> None:
         )
 
 
-def call_when_settled(model: nn.Module | None, settled: Settled) -> bool:
+def call_when_settled(
+    model: nn.Module | None, settled: Settled
+) -> tuple[bool, RemovableHandle | None]:
     """Call back in the next forward, and whenever another DDP runs the model later, with that DDP.
 
-    Return whether there is anything to wait for. Without a model there is no telling when its
-    forward is; then only a step ends the wait.
+    Return whether there is anything to wait for, and what ends the calls. Without a model there is
+    no telling when its forward is; then only a step ends the wait.
     """
     if model is None:
-        return _has_ranks()
+        return _has_ranks(), None
     made = sys.modules.get("torch.distributed.fsdp")
     is_fsdp = made is not None and any(isinstance(m, made.FSDPModule) for m in model.modules())
     if not is_fsdp and not _has_ranks():
-        return False
-    model.register_forward_pre_hook(_OnForward(settled))
-    return is_fsdp or not find_ddp(model)
+        return False, None
+    handle = model.register_forward_pre_hook(_OnForward(settled))
+    return is_fsdp or not find_ddp(model), handle
 
 
 def _has_ranks() -> bool:

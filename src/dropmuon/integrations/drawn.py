@@ -21,10 +21,11 @@ class Drawn:
         self._backwards, self._cutoffs, self._skipped = 0, 0, 0.0
         self._active: Counter[str] = Counter()
         self._saved: list[float] = []
+        self.has_stepped = False
 
     def note(self, optimizer: DropMuon) -> None:
         """Count a backward that is about to come."""
-        self.has_stepped(optimizer)
+        self.look(optimizer)
         self._backwards += 1
         self._cutoffs += optimizer.cutoff
         if optimizer.truncate is True:
@@ -33,14 +34,15 @@ class Drawn:
             self._active.update(dict.fromkeys(optimizer.layers, 0))
             self._active.update(optimizer.layers[layer] for layer in optimizer.active)
 
-    def has_stepped(self, optimizer: DropMuon) -> bool:
-        """Count a step, if one was taken since the last call, and return whether it was."""
+    def look(self, optimizer: DropMuon) -> None:
+        """Count a step, if one was taken since the last call."""
         before = self._steps.get(id(optimizer), optimizer.steps)
         self._steps[id(optimizer)] = optimizer.steps
-        saved = optimizer.saved_operations
-        if optimizer.steps > before and saved is not None:
-            self._saved.append(saved.step)
-        return optimizer.steps > before
+        if optimizer.steps > before:
+            self.has_stepped = True
+            saved = optimizer.saved_operations
+            if saved is not None:
+                self._saved.append(saved.step)
 
     def report(self, *optimizers: DropMuon) -> dict[str, float]:
         """Return means over the time since the last report; nothing if there was no backward.
@@ -54,7 +56,7 @@ class Drawn:
         if count == 0:
             return {}
         for each in optimizers:
-            self.has_stepped(each)
+            self.look(each)
         means = {"cutoff": self._cutoffs / count, "skipped": self._skipped / count}
         if self._saved:
             means["saved_operations"] = fmean(self._saved)

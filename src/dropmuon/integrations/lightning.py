@@ -70,7 +70,9 @@ class DropMuonCallback(_lightning.Callback):  # type: ignore[misc, name-defined]
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *others: Any) -> None:
         """Log the means of a step, if one ended; with `on_epoch`, Lightning adds the epoch's."""
         optimizers = _of(trainer)
-        if sum(map(self._drawn.has_stepped, optimizers)):
+        for optimizer in optimizers:
+            self._drawn.look(optimizer)
+        if self._drawn.has_stepped:
             means = self._drawn.report(*optimizers)
             in_all = {name: means.pop(name) for name in (_MEAN,) if name in means}
             self.log_dict(means, on_step=True, on_epoch=True)

@@ -51,6 +51,7 @@ class Work:
         self._table: _Table | None = None
         self._called: set[int] = set()
         self._before = 0
+        self._knows_passes = False
         compiled = set() if model is None else compiled_modules(model)
         me = weakref.ref(self)
         self._handles = [
@@ -60,16 +61,25 @@ class Work:
             and site.module not in compiled
             and not isinstance(site.module, torch.jit.ScriptModule)  # has no hooks
         ]
+        root = None if model is None else unwrap(model)
+        if self._handles and root is not None and root not in compiled:
+            self._handles.append(root.register_forward_pre_hook(_Look(me)))
         weakref.finalize(self, _remove, self._handles).atexit = False
+
+    def begin(self) -> None:
+        """Begin a pass through the whole model."""
+        if torch._C._current_graph_task_id() == -1:
+            self._knows_passes = True
+            self._called, self._before = set(), 0
 
     def see(self, index: int, inputs: Any, output: Any) -> None:
         """Count a call of a module, after all those that it has made itself.
 
-        If it has been called before, another pass has begun.
+        Where the model is never called as a whole, a second call of a module begins another pass.
         """
         if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return
-        if index in self._called:
+        if index in self._called and not self._knows_passes:
             self._called, self._before = set(), 0
         self._called.add(index)
         site = self._sites[index]
@@ -96,18 +106,26 @@ class Work:
         backward = [own - above for own, above in zip(down_to, [*down_to[1:], 0.0], strict=True)]
         return table.forward + table.update(range(layers), None) / turns, backward
 
-    def saved(self, sets: Sequence[ActiveSet], moving: ActiveSet, turn: int | None) -> float | None:
+    @property
+    def has_seen(self) -> bool:
+        """Whether any pass was counted."""
+        return bool(self._positions)
+
+    def saved(
+        self, sets: Sequence[ActiveSet], moving: ActiveSet, turn: int | None, updates: int = 1
+    ) -> float | None:
         """Return the share of a full step's operations that a step saves; None if not known.
 
         It has parts of equal size with these active sets, and moves these layers, so far as it is
-        their turn. In a full step all parts are for all layers, and all of them move.
+        their turn; `updates` times, as what was counted. In a full step all parts are for all
+        layers, and all of them move.
         """
-        if not self._positions:
-            return None
         table, everyone = self._read(), range(len(self._roster))
-        full = table.forward + table.backward(everyone) + table.update(everyone, None)
+        full = table.forward + table.backward(everyone) + updates * table.update(everyone, None)
+        if not self.has_seen or full == 0:
+            return None
         backward = sum(map(table.backward, sets)) / len(sets)
-        return 1.0 - (table.forward + backward + table.update(moving, turn)) / full
+        return 1.0 - (table.forward + backward + updates * table.update(moving, turn)) / full
 
     def _read(self) -> _Table:
         """Return what was counted, which does not change any more after the end."""
@@ -289,15 +307,23 @@ def _add(gradients: dict[int, float], each: _Map, positions: float, before: int)
 
 
 class _Look:
-    """A forward hook; copies and pickles of a model get one that sees nothing."""
+    """A hook after the forward of a site or, without an index, before that of the model.
 
-    def __init__(self, work: weakref.ref[Work] | None = None, index: int = 0) -> None:
+    Copies and pickles of a model get one that sees nothing.
+    """
+
+    def __init__(self, work: weakref.ref[Work] | None = None, index: int | None = None) -> None:
         self._work, self._index = work, index
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, *seen: Any) -> None:
         work = self._work() if self._work is not None else None
-        if work is not None and not torch.compiler.is_compiling():
-            work.see(self._index, (args, kwargs), output)
+        if work is None or torch.compiler.is_compiling():
+            return
+        if self._index is None:
+            work.begin()
+        else:
+            *inputs, output = seen
+            work.see(self._index, inputs, output)
 
     def __reduce__(self) -> tuple[type[_Look], tuple[()]]:
         return _Look, ()

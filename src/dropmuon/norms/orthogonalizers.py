@@ -191,7 +191,7 @@ class PolarExpress(_Iteration):
 
     `lower` is measured in the Schatten norm that matrices are divided by first: 2, the Frobenius
     norm, or 8, which is closer to the largest singular value and costs no product. In 16 bits the
-    terms of degree 9 would cancel: there, quintics are used, and one step more.
+    terms of degree 9 would cancel, and A^2 underflow: there, either choice means the defaults.
     """
 
     steps: int = 5
@@ -216,8 +216,9 @@ class PolarExpress(_Iteration):
         return polar_express_coefficients(self.steps, self.lower, self.safety, self.degree)
 
     def _iterated(self, x: Tensor, polynomials: tuple[Polynomial, ...]) -> Tensor:
-        if self.degree == 9 and _is_short(x.dtype):
-            polynomials = polar_express_coefficients(self.steps + 1, self.lower, self.safety)
+        if (self.degree, self.schatten) != (5, 2) and _is_short(x.dtype):
+            plain = PolarExpress(gram=self.gram)
+            return plain._iterated(x, plain.polynomials())
         if not self._uses_gram(x):
             return iterate(x, polynomials, schatten=self.schatten)
         growth = GRAM_GROWTH if self.degree == 5 else _FAST_GROWTH

@@ -41,6 +41,12 @@ class Agreement:
         distributed.all_reduce(flags, distributed.ReduceOp.MAX, group=self.group)
         return {layer for layer, flag in enumerate(flags.tolist()) if flag}
 
+    def all_true(self, flag: bool, device: torch.device) -> bool:
+        """Return whether a flag is true on all ranks."""
+        if self.group is None:
+            return flag
+        return bool(self.all_finite({0: torch.tensor(flag)}, [0], device)[0])
+
     def all_finite(
         self, flags: Mapping[int, Tensor], layers: Iterable[int], device: torch.device
     ) -> dict[int, Tensor]:

@@ -53,6 +53,7 @@ class ArrangedOptimizer(Overview, SavedOptimizer):
     """
 
     step_rule: StepRule
+    updates_per_batch: int
     truncate: bool | Literal["refresh"]
     _routing: Routing
     _parts: Parts
@@ -70,6 +71,7 @@ class ArrangedOptimizer(Overview, SavedOptimizer):
     _model: weakref.ref[nn.Module] | None = None
     _has_begun = False
     _waits = False
+    _waiting: weakref.finalize[..., Any] | None = None
 
     def _draw(self) -> None:
         """Draw the active sets of the next step."""
@@ -165,11 +167,11 @@ class ArrangedOptimizer(Overview, SavedOptimizer):
 
     def _count_saved(self, moved: ActiveSet) -> None:
         """Count what a step with these layers has saved; the first one has shown what all cost."""
-        self._work.close()
-        sets = self._parts.passed or (moved,)
+        if self._work.has_seen:
+            self._work.close()
+        sets = (self._parts.passed or (moved,)) if self.truncate is True else (self._all,)
         turn, moving = self.draws.turn_at(self._steps), self._moving or moved
-        share = self._work.saved(sets if self.truncate is True else (self._all,), moving, turn)
-        self._tally.count_saved(share)
+        self._tally.count_saved(self._work.saved(sets, moving, turn, self.updates_per_batch))
 
     def _watch(self) -> None:
         """Put gates on look-ups; detect the ends of backwards, where a step has several parts."""
@@ -182,7 +184,11 @@ class ArrangedOptimizer(Overview, SavedOptimizer):
         model = None if self._model is None else self._model()
         if not self._has_begun and self._steps == 0:
             settle = weakref.WeakMethod(self._settle)
-            self._waits = call_when_settled(model, partial(call_if_alive, settle))
+            self._unwait()
+            calls = call_when_settled(model, partial(call_if_alive, settle))
+            self._waits, handle = calls
+            if handle is not None:
+                self._waiting = weakref.finalize(self, handle.remove)
         if self.parts > 1:
             end = weakref.WeakMethod(self._end_part)
             members = [(member.parameter, member.layer) for member in self.roster.members()]
@@ -194,15 +200,23 @@ class ArrangedOptimizer(Overview, SavedOptimizer):
                 )
             self._parts.watch(members, lambda: call_if_alive(end), model, places)
 
+    def _unwait(self) -> None:
+        """Let forwards be: nobody has to tell when flags may be applied."""
+        if self._waiting is not None:
+            self._waiting()
+            self._waiting = None
+
     def _settle(self, around: nn.parallel.DistributedDataParallel | None) -> None:
         """Freeze from now on: an engine has seen what is to be trained."""
+        if self._released:
+            return
         self._waits, before = False, self.truncate
         if around is not None:
             self._suit([around])
-        if self.truncate == before:
-            self._freeze()
-        else:
-            self._draw()
+        if self.truncate != before and self.parts > 1:
+            self._moving = self._parts.planned
+            self._parts.replace((self._all,) * self.parts)
+        self._freeze()
 
     def _suit(self, engines: list[nn.parallel.DistributedDataParallel]) -> None:
         """Compute all gradients where DDP waits for them."""
@@ -223,8 +237,11 @@ class ArrangedOptimizer(Overview, SavedOptimizer):
         """Go on with parameters that an engine has put in the place of those given here."""
         members = {member.parameter: member for member in self.roster.members()}
         found = replacements(self._listed, self.param_groups, members)
+        waited = self._waits
         self._has_begun, self._waits = True, False
         if not found:
+            if waited:
+                self._freeze()  # a closure is still to come
             return
         if any(self.state.get(old) for old in found):
             raise RuntimeError(
