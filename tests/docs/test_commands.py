@@ -9,6 +9,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -121,12 +122,19 @@ def check_script(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The script parses it; `pytorch_optimizer`, of the extra "bench", need not be there."""
-    script = ROOT / arguments[0]
+    script, options = script_of(arguments)
     assert script.is_file(), script
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", MagicMock())
-    monkeypatch.setattr(sys, "argv", [str(script), *arguments[1:]])
-    monkeypatch.setattr(sys, "path", [str(script.parent), *sys.path])
+    monkeypatch.setattr(sys, "argv", [str(script), *options])
+    monkeypatch.setattr(sys, "path", [str(script.parent), str(ROOT), *sys.path])
     parsed(lambda: runpy.run_path(str(script), run_name="__main__"), line, capsys)
+
+
+def script_of(arguments: list[str]) -> tuple[Path, list[str]]:
+    """Return the file that Python runs, by its path or as a module, and the options of it."""
+    if arguments[0] == "-m":
+        return ROOT / (arguments[1].replace(".", "/") + ".py"), arguments[2:]
+    return ROOT / arguments[0], arguments[1:]
 
 
 def check_make(arguments: list[str]) -> None:
@@ -161,8 +169,8 @@ def test_an_option_in_a_sentence_exists(page: str, capsys: pytest.CaptureFixture
             main([command, "--help"])
         accepted |= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
     for line in commands(page):
-        program, script, *_ = line.split()
+        program, *arguments = line.split()
         if program == "python":  # a sentence may be about a script that the page names
-            text = (ROOT / script).read_text(encoding="utf-8")
+            text = script_of(arguments)[0].read_text(encoding="utf-8")
             accepted |= set(re.findall(r"\"(--[a-z-]+)\"", text))
     assert named <= accepted
