@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -171,16 +172,19 @@ def test_seconds_are_measured_once_and_kept(tmp_path: Path) -> None:
     assert set(found) == {("full", 0), ("drop-muon:parts-4", 0)}
 
 
-def test_seconds_end_a_trial_when_they_are_spent() -> None:
+def test_seconds_end_a_trial_when_they_are_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which every step takes 0.01 seconds."""
+    ticks = count()
+    monkeypatch.setattr("time.perf_counter", lambda: 0.01 * next(ticks))
     config, found = equal_cost(budget="seconds"), data.load("digits")
-    budget = Budget("seconds", 2, 8, measured_budget(equal_cost(), found).operations, 0.05)
+    budget = Budget("seconds", 2, 8, measured_budget(equal_cost(), found).operations, 0.055)
     initial = initial_model(config, found, 0)
     trial = Trial(config, config.method("full"), 0, found, initial, budget)
     trial.warm_up()
     trial.advance(1.0)
     assert trial.is_finished
-    assert trial.step > 1
-    assert trial.seconds + trial.seconds / trial.step > 0.05
+    assert trial.step == 5
+    assert trial.seconds == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize("budget", ["epochs", "ops", "seconds"])
