@@ -1,11 +1,14 @@
-"""What orthogonalising costs: "newton-schulz" and "fast" against `torch.optim.Muon` in float32.
+"""What orthogonalising costs: "newton-schulz" and "fast" against `torch.optim.Muon`.
 
     python -m benchmarks.orthogonalize [--seconds 1.5] [--only TABLE] [--threads 1 2]
+        [--precision bfloat16]
 
 The figures of docs/benchmarks.md come from its output, kept in benchmarks/orthogonalize.txt.
 Contestants take turns inside one process; times are ratios of minima, with the median of the
 ratios beside them, and operations those of matrix products, counted. One thread is timed by its own
-CPU time, which other processes change little; several threads by the clock on the wall.
+CPU time, which other processes change little; several threads by the clock on the wall. All
+multiply in the same precision: float32, or bfloat16, which is torch's own and needs a CPU that has
+it (`dropmuon doctor` tells).
 """
 
 from __future__ import annotations
@@ -45,14 +48,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="per shape, at least")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--only", choices=["shapes", "models", "values", "launches"])
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     options = parser.parse_args()
-    print(f"torch {torch.__version__}, float32, {options.seconds} s per shape")
+    precision = getattr(torch, options.precision)
+    print(f"torch {torch.__version__}, {options.precision}, {options.seconds} s per shape")
     for threads in options.threads:
         torch.set_num_threads(threads)
         if options.only in (None, "shapes"):
-            single_shapes(threads, options.seconds)
+            single_shapes(threads, options.seconds, precision)
         if options.only in (None, "models"):
-            models(threads, options.seconds)
+            models(threads, options.seconds, precision)
     if options.only in (None, "launches"):
         launches()
     if options.only in (None, "values"):
@@ -62,22 +67,23 @@ def main() -> None:
 # One matrix, and eight of a kind
 
 
-def single_shapes(threads: int, seconds: float) -> None:
+def single_shapes(threads: int, seconds: float, precision: torch.dtype) -> None:
     print(f"\northogonalised / torch's five steps, {threads} threads (goal: 0.70)")
     print(f"  {'':22}" + "".join(f"{method:>34}" for method in METHODS))
     for shape in SQUARES + OBLONG:
         for count in (1, 8) if shape[0] * shape[1] <= 2**19 else (1,):
             matrices = [torch.randn(shape) for _ in range(count)]
-            contest: Contest = {"torch": partial(theirs, matrices)}
+            contest: Contest = {"torch": partial(theirs, matrices, precision)}
             for method in METHODS:
-                contest[method] = partial(Spectral(method).unit_directions, matrices)
+                norm = Spectral(method, precision=precision)
+                contest[method] = partial(norm.unit_directions, matrices)
             name = f"{count} of {shape[0]}x{shape[1]}"
             print(f"  {name:22}" + against(contest, "torch", seconds), flush=True)
 
 
-def theirs(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """torch's own iteration with its cast to bfloat16 taken out."""
-    with mock.patch.object(Tensor, "bfloat16", lambda x: x.clone()):
+def theirs(matrices: Sequence[Tensor], precision: torch.dtype = torch.float32) -> list[Tensor]:
+    """torch's own iteration with its cast to bfloat16 changed to one to the precision."""
+    with mock.patch.object(Tensor, "bfloat16", lambda x: x.to(precision, copy=True)):
         return [
             _zeropower_via_newtonschulz(m, (3.4445, -4.7750, 2.0315), 5, 1e-7) for m in matrices
         ]
@@ -118,18 +124,20 @@ def timed(contest: Contest, seconds: float) -> dict[str, list[float]]:
 # All matrices of a model
 
 
-def models(threads: int, seconds: float) -> None:
+def models(threads: int, seconds: float, precision: torch.dtype) -> None:
     print(f"\noptimizer step / torch.optim.Muon, {threads} threads (goal: 0.50)")
     for title, shapes in MODELS.items():
-        contest: Contest = {"torch": in_float32(muon_step(shapes, torch_muon))}
+        step = muon_step(shapes, torch_muon)
+        contest: Contest = {"torch": in_float32(step) if precision == torch.float32 else step}
         for method in METHODS:
-            contest[method] = muon_step(shapes, partial(ours, method))
+            norm = Spectral(method, precision=precision)
+            contest[method] = muon_step(shapes, partial(ours, norm))
         print(f"  {title:36}" + against(contest, "torch", seconds), flush=True)
 
 
-def ours(method: str, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+def ours(norm: Spectral, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     return DropMuon(
-        parameters, lr=1e-3, momentum=0.95, nesterov=True, sampler="full", orthogonalize=method
+        parameters, lr=1e-3, momentum=0.95, nesterov=True, sampler="full", policy=lambda _: norm
     )
 
 

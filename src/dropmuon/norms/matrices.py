@@ -29,7 +29,7 @@ __all__ = ["Blocks", "ColumnWise", "MatrixNorm", "RowWise", "Spectral", "as_matr
 
 Blocks = int | Literal["batch"]
 
-_STACK_BELOW = (2**22, 2**28)
+_STACK_BELOW = (2**23, 2**28)
 """m^2 n (m <= n) up to which a CPU is faster on a stack of matrices than on one after another.
 
 With one thread, and with several: a stack is spread over them, matrix by matrix.

@@ -21,6 +21,7 @@ __all__ = [
     "JORDAN",
     "Polynomial",
     "accumulation_dtype",
+    "at_most_one",
     "best_polynomial",
     "check_precision",
     "inner",
@@ -88,7 +89,7 @@ def length(x: Tensor, dim: Dim | None = None) -> Tensor:
     Entries are divided by the largest before they are squared: the square of 1e-25 is zero in
     float32, and that of 1e25 infinite.
     """
-    scaled, peak = _scaled(x, dim)
+    scaled, peak = at_most_one(x, dim)
     lengths: Tensor = torch.linalg.vector_norm(scaled, dim=dim, keepdim=True) * peak
     return lengths.squeeze(tuple(range(x.ndim)) if dim is None else dim)
 
@@ -96,13 +97,16 @@ def length(x: Tensor, dim: Dim | None = None) -> Tensor:
 @torch.no_grad()
 def unit(x: Tensor, dim: Dim | None = None) -> Tensor:
     """Return `x` over its l2 norm along `dim`, in at least float32; zero where x is zero."""
-    scaled, _ = _scaled(x, dim)
+    scaled, _ = at_most_one(x, dim)
     lengths = torch.linalg.vector_norm(scaled, dim=dim, keepdim=True)
     return scaled.div_(lengths.clamp_(min=torch.finfo(scaled.dtype).tiny))
 
 
-def _scaled(x: Tensor, dim: Dim | None) -> tuple[Tensor, Tensor]:
-    """Return x / peak as a new tensor, and peak, the largest magnitude along `dim`."""
+def at_most_one(x: Tensor, dim: Dim | None = None) -> tuple[Tensor, Tensor]:
+    """Return x / peak as a new tensor, and peak, the largest magnitude along `dim`.
+
+    In at least float32: the squares of what is returned neither overflow nor all vanish.
+    """
     x = x.to(accumulation_dtype(x))
     peak = x.abs().amax(dim=() if dim is None else dim, keepdim=True)  # faster than an inf-norm
     return x / peak.clamp(min=torch.finfo(x.dtype).tiny), peak

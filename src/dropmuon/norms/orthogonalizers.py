@@ -22,6 +22,7 @@ from dropmuon.norms.numerics import (
     CUBIC,
     JORDAN,
     Polynomial,
+    at_most_one,
     matmul_dtype,
     polar_express_coefficients,
     unit,
@@ -56,7 +57,8 @@ class Orthogonalizer(StableRepr, ABC):
 
     X = U S V^T of shape (..., m, n) becomes U V^T in the shape and type of X; X is left unchanged.
     Vectors (m or n = 1) are exactly normalised, zero matrices stay zero. A subclass implements
-    `_orthogonalize` for wide matrices (m <= n) of Frobenius norm one that it may overwrite.
+    `_orthogonalize` for wide matrices (m <= n) of Frobenius norm one that it may overwrite; one
+    that needs no such norm replaces `_scaled`.
     """
 
     @torch.no_grad()
@@ -64,17 +66,20 @@ class Orthogonalizer(StableRepr, ABC):
         """Orthogonalise `x`, with products in `precision` or in a type chosen by the device."""
         if x.numel() == 0:
             return x.clone()
-        wide = unit(x, dim=(-2, -1))  # in at least float32, before any cast
         rows, columns = x.shape[-2:]
         if min(rows, columns) == 1:
-            return wide.to(x.dtype)
-        if rows > columns:
-            wide = wide.mT
-        polar = self._orthogonalize(wide.to(self._dtype(x, precision)))
+            return unit(x, dim=(-2, -1)).to(x.dtype)
+        dtype = self._dtype(x, precision)
+        wide = self._scaled(x, dtype)
+        polar = self._orthogonalize((wide.mT if rows > columns else wide).to(dtype))
         return (polar.mT if rows > columns else polar).to(x.dtype)
 
     @abstractmethod
     def _orthogonalize(self, x: Tensor) -> Tensor: ...
+
+    def _scaled(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return x over its norm as a new tensor, in at least float32; it is cast to `dtype`."""
+        return unit(x, dim=(-2, -1))
 
     def _dtype(self, x: Tensor, precision: torch.dtype | None) -> torch.dtype:
         return matmul_dtype(x, precision)
@@ -214,6 +219,11 @@ class PolarExpress(_Iteration):
     def polynomials(self) -> tuple[Polynomial, ...]:
         """Return the polynomials of all steps, in order, safety included."""
         return polar_express_coefficients(self.steps, self.lower, self.safety, self.degree)
+
+    def _scaled(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        if self.schatten == 8 and not _is_short(dtype):
+            return at_most_one(x, dim=(-2, -1))[0]
+        return super()._scaled(x, dtype)
 
     def _iterated(self, x: Tensor, polynomials: tuple[Polynomial, ...]) -> Tensor:
         if (self.degree, self.schatten) != (5, 2) and _is_short(x.dtype):
