@@ -107,8 +107,12 @@ def test_a_gain_that_may_not_come_is_called_so() -> None:
 @pytest.mark.parametrize(
     ("noise", "rounds", "words"),
     [
-        (noise_of([1e-3] * 3), 0, "there was time to measure 3 of 3 cutoffs only"),
-        (noise_of([1e-3] * 3, steps=5), 5, "the run had 5 of the 6 steps that a trend"),
+        (noise_of([1e-3] * 3), 0, "No verdict yet: there was time to measure 3 of 3 cutoffs only"),
+        (
+            noise_of([1e-3] * 3, steps=5),
+            5,
+            "No verdict yet: the run had 5 of the 6 steps that",
+        ),
         (None, 5, "Noise is unknown, since batches cannot be cut"),
     ],
 )

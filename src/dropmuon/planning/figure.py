@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ def draw(plan: Plan, path: str | Path | None = None) -> Figure:
 
 def _title(plan: Plan) -> str:
     if not plan.gain_expected:
-        return "No gain expected over full updates"
+        return re.split("[:.]", str(plan), maxsplit=1)[0]  # the headline
     how = "expected" if plan.bounds is None else "by bounds"
     return f"{plan.best.name}\n{how} {plan.predicted_speedup:.2f}x as fast as full updates"
 

@@ -41,8 +41,8 @@ def _verdict(plan: Plan) -> str:
     noise, best = plan.noise, plan.best
     if not plan.costs.known:
         return (
-            f"No gain expected: there was time to measure {plan.costs.coverage} only. Use full "
-            "updates, or plan with a larger budget."
+            f"No verdict yet: there was time to measure {plan.costs.coverage} only. Plan with a "
+            "larger budget; until then, use full updates."
         )
     if plan.gain_expected:
         doubt = " It may not pay." if best.fresh.low <= 1.0 else ""
@@ -53,8 +53,9 @@ def _verdict(plan: Plan) -> str:
         )
     if noise is not None and not noise.known:
         return (
-            f"No gain expected: the run had {noise.steps} of the {LEAST_STEPS} steps that a trend "
-            "of the noise needs. Use full updates, or plan with more batches or a larger budget."
+            f"No verdict yet: the run had {noise.steps} of the {LEAST_STEPS} steps that a trend of "
+            "the noise needs. Plan with more batches or a larger budget; until then, use full "
+            "updates."
         )
     return "Neither parts nor turns are expected to pay. Use full updates."
 

@@ -157,15 +157,15 @@ def verdict(bounds: Bounds) -> str:
     """Return what the bounds recommend, or why nothing."""
     if not bounds.costs.known:
         return (
-            f"No gain expected: there was time to measure {bounds.costs.coverage} only, so the "
-            'uncertainty of predictions is unknown. Use sampler="full", or plan with a larger '
-            "budget."
+            f"No verdict yet: there was time to measure {bounds.costs.coverage} only, so the "
+            "uncertainty of predictions is unknown. Plan with a larger budget; until then, use "
+            'sampler="full".'
         )
     if bounds.smoothness.points < LEAST_POINTS:
         return (
-            f"No gain expected: smoothness was estimated at {bounds.smoothness.points} of the "
+            f"No verdict yet: smoothness was estimated at {bounds.smoothness.points} of the "
             f"{LEAST_POINTS} points that intervals need, so the uncertainty of predictions is "
-            'unknown. Use sampler="full", or plan with a larger budget.'
+            'unknown. Plan with a larger budget; until then, use sampler="full".'
         )
     best = bounds.best
     if best is bounds.options[0]:
