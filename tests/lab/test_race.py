@@ -172,6 +172,9 @@ def test_time_left_follows_from_the_budgets_left() -> None:
     assert progress.text() == (
         "1 of 3 budgets done, 12 % of the race; 10.0 s gone, about 70.0 s left"
     )
+    for rung in (1.0, 2.5):
+        progress.leave(rung)
+    assert progress.text() == "3 of 3 budgets done, 100 % of the race; 10.0 s gone"
 
 
 def test_a_rung_counts_in_part() -> None:

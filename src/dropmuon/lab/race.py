@@ -198,6 +198,8 @@ class Progress(Watcher):
         rest = sum(self._ladder) - self._done()
         if not self._is_moving or new <= 0:
             return "time left unknown yet"
+        if len(self._finished) == len(self._ladder):
+            return f"{duration(elapsed)} gone"
         return f"{duration(elapsed)} gone, about {duration(elapsed * rest / new)} left"
 
     def _note(self, method: str, seed: int, share: float) -> None:
