@@ -67,7 +67,8 @@ class DropMuon(ArrangedOptimizer):
         nesterov: follow (1-mu)*G + mu*M instead of M.
         weight_decay: decoupled, as a factor of lr; active layers only.
         maximize: ascend.
-        sampler: a `samplers.Sampler` or a name.
+        sampler: a `samplers.Sampler` or a name. The default is the paper's first choice; with
+            `parts`, "adaptive" is the one to begin with.
         seed: of the draws.
         total_steps: planned number of `step()` calls; gives samplers their progress.
         resample_every: keep an active set for this many steps.
@@ -92,10 +93,10 @@ class DropMuon(ArrangedOptimizer):
         tied: which layer an embedding that is tied to the head moves with: "head" leaves its
             look-up out of the gradient above the lowest cutoff, "first" lets it move at that only.
         model: where `params` are groups or tensors, the model to find their layers and norms in.
-        policy: norm per parameter: spectral (the paper's), muon, scion, euclidean, sign, or a
-            callable of a `policies.Member`.
+        policy: norm per parameter: spectral (the paper's), muon, muon-adamw (with steps as long as
+            AdamW's), scion, euclidean, sign, or a callable of a `policies.Member`.
         orthogonalize: newton-schulz, fast, svd, cubic, polar-express, coefficients, a callable.
-        adamw_lr: learning rate of the parameters that policy "muon" gives to AdamW.
+        adamw_lr: learning rate of the parameters that a policy gives to AdamW.
         adamw_ratio: the same as a ratio of `lr`, in place of `adamw_lr`: then all groups have the
             same `lr`, and a scheduler that sets it for all of them keeps the proportion.
         step_rule: a `rules.StepRule`; by default a step has length lr in its layer's norm. A group

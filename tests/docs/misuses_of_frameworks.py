@@ -114,6 +114,12 @@ FRAMEWORK_MISUSES: list[tuple[str, type[Exception], str, Callable[[], Any]]] = [
         lambda: trainer(given=lambda model: DropMuon(model, parts=2)).create_optimizer(),
     ),
     (
+        "trainer-of-adaptive-shares-without-accumulation",
+        ValueError,
+        "needs gradient_accumulation_steps of 2 or more in a Trainer, got 1",
+        lambda: trainer({"sampler": "adaptive"}),
+    ),
+    (
         "trainer-of-several-updates",
         ValueError,
         "updates_per_batch must be 1 in a Trainer",
@@ -129,7 +135,7 @@ FRAMEWORK_MISUSES: list[tuple[str, type[Exception], str, Callable[[], Any]]] = [
         "trainer-that-compiles-a-whole",
         ValueError,
         r"dropmuon.compile_blocks\(model\)",
-        lambda: trainer(torch_compile=True),
+        lambda: trainer({"sampler": "uniform"}, torch_compile=True),
     ),
     (
         "trainer-of-another-optimizer",

@@ -37,7 +37,16 @@ from tests.models import (
 )
 
 PAGE = "docs/migration.md"
-TITLES = ["torch.optim.Muon", "KellerJordan/Muon", "dion", "Scion", "LISA", "BAdam", "And then"]
+TITLES = [
+    "AdamW",
+    "torch.optim.Muon",
+    "KellerJordan/Muon",
+    "dion",
+    "Scion",
+    "LISA",
+    "BAdam",
+    "And then",
+]
 
 
 def made_by_the_page(title: str, model: nn.Module, **changed: Any) -> Any:
@@ -91,17 +100,26 @@ def test_every_optimizer_has_a_section_in_this_order() -> None:
     assert titles == TITLES
 
 
-def test_torch_muon_and_torch_adamw(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("title", "muon"),
+    [
+        ("AdamW", {"lr": 3e-4, "adjust_lr_fn": "match_rms_adamw"}),
+        ("torch.optim.Muon", {"lr": 0.02}),
+    ],
+)
+def test_torch_muon_and_torch_adamw(
+    monkeypatch: pytest.MonkeyPatch, title: str, muon: dict[str, Any]
+) -> None:
     monkeypatch.setattr("torch.optim._muon._zeropower_via_newtonschulz", zeropower_without_cast)
     model, make_batch, loss = transformer()
     other = copy.deepcopy(model)
     data = batches(make_batch, 12)
-    train(model, made_by_the_page("torch.optim.Muon", model), loss, data)
+    train(model, made_by_the_page(title, model), loss, data)
     named = dict(other.named_parameters())
     hidden = [p for name, p in named.items() if is_hidden(name, p)]
     rest = [p for name, p in named.items() if not is_hidden(name, p)]
     two = (
-        torch.optim.Muon(hidden, lr=0.02, weight_decay=0.1),
+        torch.optim.Muon(hidden, **muon, weight_decay=0.1),
         torch.optim.AdamW(rest, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1),
     )
     for batch in data:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dropmuon import DropMuon, presets
+from dropmuon import DropMuon, presets, samplers
 from tests.contract.frameworks.tiny_models import tiny, transformers
 
 from dropmuon.integrations.transformers import DropMuonTrainer  # isort: skip (needs transformers)
@@ -46,7 +46,7 @@ def make(
         tiny("llama")[0] if model is None else model,
         args,
         train_dataset=rows(16) if data is None else data,
-        dropmuon=options,
+        dropmuon={"sampler": "uniform", **(options or {})},
         **(others or {}),
     )
 
@@ -72,6 +72,26 @@ def test_settings_come_from_the_arguments(tmp_path: Path) -> None:
             assert group["weight_decay"] == (0.1 if parameter.ndim > 1 else 0.0)
     norms = {str(member.norm) for member in optimizer.roster.members() if member.parameter.ndim > 1}
     assert norms == {"Spectral(scale=adamw)", "AdamW"}
+
+
+@pytest.mark.parametrize(
+    ("options", "accumulated", "kind"),
+    [
+        ({}, 1, samplers.Full),
+        ({}, 2, samplers.Adaptive),
+        ({"parts": 1}, 2, samplers.Full),
+        ({"sampler": "uniform"}, 1, samplers.Progressive),
+    ],
+)
+def test_without_accumulation_all_layers_move_unless_a_sampler_is_given(
+    tmp_path: Path, options: dict[str, Any], accumulated: int, kind: type[samplers.Sampler]
+) -> None:
+    args = transformers.TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to=[], gradient_accumulation_steps=accumulated
+    )
+    trainer = DropMuonTrainer(tiny("llama")[0], args, train_dataset=rows(4), dropmuon=options)
+    trainer.create_optimizer()
+    assert isinstance(trainer.drop_muon.sampler, kind)
 
 
 def test_matrices_move_as_far_as_adamw_would_move_them(tmp_path: Path) -> None:

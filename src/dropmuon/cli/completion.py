@@ -29,7 +29,7 @@ _VALUES: Mapping[str, Sequence[str]] = {
     "experiment": ("mnist", "fashion-mnist", "cifar10", "cifar10-plain", "all"),
     "budget": ("ops", "seconds", "epochs"),
     "schedule": SCHEDULES,
-    "policy": ("spectral", "muon", "scion", "euclidean", "sign"),
+    "policy": ("spectral", "muon", "muon-adamw", "scion", "euclidean", "sign"),
     "by": ("module", "block"),
     "regime": ("smooth", "1/eps", "1/eps^2", "stochastic"),
     "logger": ("tensorboard", "wandb", "mlflow"),

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch import nn
 
-from dropmuon import norms, presets, samplers
+from dropmuon import presets, samplers
 from dropmuon.checks import import_extra
 from dropmuon.integrations.drawn import Drawn
-from dropmuon.model.policies import Choice, Member, choose
 from dropmuon.optimizer import DropMuon
 
 __all__ = ["DropMuonTrainer"]
@@ -27,11 +24,11 @@ class DropMuonTrainer(_transformers.Trainer):  # type: ignore[misc, name-defined
     would not do: it sees an optimizer too late to make it, never how a loss is scaled, and is not
     called when training ends with an error.
 
-    Settings are those of Muon with uniform cutoffs between blocks. `learning_rate`,
-    `weight_decay` (of what the Trainer decays), `seed`, the number of steps and
-    `gradient_accumulation_steps`, which becomes `parts`, come from `TrainingArguments`. That
-    learning rate is AdamW's: matrices move as far as AdamW would move them (scale "adamw"), so one
-    rate serves for all. Policies with rates of their own are among what `dropmuon` may change.
+    `learning_rate`, `weight_decay` (of what the Trainer decays), `seed`, the number of steps and
+    `gradient_accumulation_steps`, which becomes `parts`, come from `TrainingArguments`. Layers are
+    blocks, and the sampler is "adaptive"; without accumulation it is "full", since one active set
+    per step does not pay. The learning rate is AdamW's: with policy "muon-adamw", matrices move as
+    far as AdamW would move them. All of this is among what `dropmuon` may change.
 
     Args:
         model, args, others, further: as for Trainer.
@@ -84,13 +81,11 @@ class DropMuonTrainer(_transformers.Trainer):  # type: ignore[misc, name-defined
             "seed": args.seed,
             "total_steps": self.state.max_steps or max(args.max_steps, 0) or None,
             "parts": args.gradient_accumulation_steps,
-            "sampler": "uniform",
+            "sampler": _default_sampler(args, self._options),
             "by": "block",
         }
         if not {"policy", "adamw_lr", "adamw_ratio"} & self._options.keys():
-            orthogonalize = self._options.get("orthogonalize", "newton-schulz")
-            settings["policy"] = partial(_muon_at_rates_of_adamw, orthogonalize=orthogonalize)
-            settings["adamw_ratio"] = 1.0
+            settings |= {"policy": "muon-adamw", "adamw_ratio": 1.0}
         return settings
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -180,12 +175,22 @@ def _check(args: Any, options: Mapping[str, Any]) -> None:
             "ddp_find_unused_parameters must not be False, nor ddp_static_graph True, since the "
             "active layers change from step to step; leave both out"
         )
-    sampler = options.get("sampler", "uniform")
-    if args.torch_compile and sampler != "full" and not isinstance(sampler, samplers.Full):
+    sampler = samplers.by_name(options.get("sampler", _default_sampler(args, options)))
+    if isinstance(sampler, samplers.Adaptive) and accumulated == 1:
+        raise ValueError(
+            "sampler='adaptive' needs gradient_accumulation_steps of 2 or more in a Trainer, got "
+            "1: each accumulated batch is a part; divide per_device_train_batch_size by as much"
+        )
+    if args.torch_compile and not isinstance(sampler, samplers.Full):
         raise ValueError(
             "torch_compile=True compiles the model as a whole, with a graph for every active set; "
             "leave it out, and call dropmuon.compile_blocks(model) before making the trainer"
         )
+
+
+def _default_sampler(args: Any, options: Mapping[str, Any]) -> str:
+    parts = options.get("parts", args.gradient_accumulation_steps)
+    return "adaptive" if parts > 1 else "full"
 
 
 def _check_parts(parts: Any, accumulated: int) -> None:
@@ -207,18 +212,3 @@ def _decayed_and_not(
         for decays, rate in ((True, settings["weight_decay"]), (False, 0.0))
     ]
     return [group for group in groups if group["params"]]
-
-
-def _muon_at_rates_of_adamw(member: Member, orthogonalize: Any) -> Choice:
-    """Choose as policy "muon", with steps of the size that AdamW's have at the same rate."""
-    choice = choose("muon", member, orthogonalize)
-    norm = choice.norm
-    if isinstance(norm, norms.Transposed):
-        norm = norms.Transposed(_of_adamw_size(norm.base))
-    elif isinstance(norm, norms.Spectral):
-        norm = _of_adamw_size(norm)
-    return Choice(norm, choice.reason)
-
-
-def _of_adamw_size(norm: norms.Norm) -> norms.Norm:
-    return replace(norm, scale="adamw") if isinstance(norm, norms.Spectral) else norm

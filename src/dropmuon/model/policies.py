@@ -38,7 +38,7 @@ __all__ = [
     "warn_of_guesses",
 ]
 
-PolicyName = Literal["spectral", "muon", "scion", "euclidean", "sign"]
+PolicyName = Literal["spectral", "muon", "muon-adamw", "scion", "euclidean", "sign"]
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def _reading(member: Member) -> str:
     return "a matrix"
 
 
-def _muon(member: Member, orthogonalize: Orthogonalize) -> Choice:
+def _muon(member: Member, orthogonalize: Orthogonalize, scale: str = "muon") -> Choice:
     """Choose as Jordan's Muon: hidden matrices orthogonalised, everything else on AdamW."""
     if not member.is_matrix:
         return Choice(AdamW(), "a vector")
@@ -221,8 +221,17 @@ def _muon(member: Member, orthogonalize: Orthogonalize) -> Choice:
         return Choice(AdamW(), "an embedding")
     if member.is_output:
         return Choice(AdamW(), "the output layer")
-    choice = _spectral(member, orthogonalize, scale="muon")
+    choice = _spectral(member, orthogonalize, scale)
     return Choice(choice.norm, f"hidden: {choice.reason}")
+
+
+def _muon_adamw(member: Member, orthogonalize: Orthogonalize) -> Choice:
+    """Choose as Muon, with matrices that move as far as AdamW would move them at the same rate.
+
+    Liu et al., 2025, "Muon is Scalable for LLM Training" (arXiv 2502.16982). With `adamw_ratio=1`,
+    a rate that is right for AdamW serves for all parameters.
+    """
+    return _muon(member, orthogonalize, scale="adamw")
 
 
 def _scion(member: Member, orthogonalize: Orthogonalize) -> Choice:
@@ -252,13 +261,14 @@ def _sign(member: Member, orthogonalize: Orthogonalize) -> Choice:
 POLICIES: dict[str, Callable[[Member, Orthogonalize], Choice]] = {
     "spectral": _spectral,
     "muon": _muon,
+    "muon-adamw": _muon_adamw,
     "scion": _scion,
     "euclidean": _euclidean,
     "sign": _sign,
 }
 
-_KNOWS_EMBEDDINGS = ("muon", "scion")
-_KNOWS_GROUPS = ("spectral", "muon", "scion")
+_KNOWS_EMBEDDINGS = ("muon", "muon-adamw", "scion")
+_KNOWS_GROUPS = ("spectral", *_KNOWS_EMBEDDINGS)
 """Policies by name that depend on modules: on whether a matrix is an embedding, on groups."""
 
 _IMAGE = 3
