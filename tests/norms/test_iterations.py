@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from dropmuon import reference
@@ -149,6 +152,35 @@ def test_nothing_depends_on_values_so_nothing_waits_for_a_device(
 ) -> None:
     x = torch.empty(shape, device="meta")
     assert orthogonalize(x, method).shape == shape
+
+
+class BatchedResults(TorchDispatchMode):
+    """Notes the results of batched products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Tensor] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func._schema.name in ("aten::bmm", "aten::baddbmm"):
+            self.found.append(result)
+        return result
+
+
+@pytest.mark.parametrize("method", ["newton-schulz", "polar-express", "fast"])
+@pytest.mark.parametrize("shape", [(3, 40, 40), (3, 32, 96), (3, 96, 32), (3, 140, 150)], ids=str)
+@pytest.mark.parametrize("precision", [torch.float16, torch.float32])
+def test_results_of_batched_products_are_contiguous(
+    method: str, shape: tuple[int, ...], precision: torch.dtype
+) -> None:
+    """In bfloat16, a CPU takes hundreds of times as long to write them in another layout."""
+    with BatchedResults() as products:
+        orthogonalize(torch.randn(shape), method, precision)
+    assert products.found
+    assert all(each.is_contiguous() for each in products.found)
 
 
 def operations(method: str | None, x: Tensor) -> int:
