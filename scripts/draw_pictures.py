@@ -165,14 +165,17 @@ def gains(results: str) -> str:
 
 
 def _dot(css: str, cell: str, x: Callable[[float], float], y: float) -> Iterator[str]:
-    """Return a value with its interval; an arrow instead of a dot, where it is a bound."""
-    is_bound = cell.startswith(">")
+    """Return a value with its interval; an arrow where either has no end."""
     value, *ends = map(float, re.findall(r"\d+\.\d+", cell))
     if ends:
-        right = max([value, *ends]) if len(ends) > 1 else value
-        yield f'<path class="range {css}" d="M{x(min(ends)):.1f} {y}H{x(right):.1f}"/>'
-    if is_bound:
-        yield f'<path class="range {css}" d="M{x(value):.1f} {y}h14m-5 -4l5 4l-5 4" fill="none"/>'
+        low, high = min(value, *ends), max(value, *ends)
+        yield f'<path class="range {css}" d="M{x(low):.1f} {y}H{x(high):.1f}"/>'
+    for has_no_end, arrow in (
+        (cell.startswith(">") or "or more" in cell, "h14m-5 -4l5 4l-5 4"),
+        (cell.startswith("<"), "h-14m5 -4l-5 4l5 4"),
+    ):
+        if has_no_end:
+            yield f'<path class="range {css}" d="M{x(value):.1f} {y}{arrow}" fill="none"/>'
     yield f'<circle class="{css}" cx="{x(value):.1f}" cy="{y}" r="3.5"/>'
 
 
