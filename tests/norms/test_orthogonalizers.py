@@ -25,6 +25,7 @@ from tests.norms.singular_values import (
     well_conditioned,
 )
 
+ITERATIONS = ("newton-schulz", "cubic", "polar-express", "fast")
 SHAPES = [(6, 6), (4, 10), (10, 4), (64, 320), (320, 64), (3, 8, 5), (2, 2, 5, 9), (2, 64, 200)]
 
 
@@ -137,3 +138,27 @@ def test_bad_settings_of_the_polar_express_are_refused_with_their_value() -> Non
         PolarExpress(degree=7)
     with pytest.raises(ValueError, match="schatten must be 2 or 8, got 4"):
         PolarExpress(schatten=4)
+
+
+@pytest.mark.parametrize("method", ITERATIONS)
+@pytest.mark.parametrize("shape", [(2, 2), (8, 8), (16, 16), (8, 32), (3, 24, 24)], ids=str)
+@pytest.mark.parametrize("size", [1.4e-45, 6e-45, 1e-40, 1e38])
+def test_entries_at_the_ends_of_float32_are_as_good_as_others(
+    method: str, shape: tuple[int, ...], size: float
+) -> None:
+    """Momentum of a layer whose gradients stay at zero decays to subnormal numbers, and no further.
+
+    The rounding of what is subnormal differs, so entries are multiples of one size.
+    """
+    signs = torch.randn(shape, generator=torch.Generator().manual_seed(0)).sign()
+    found = orthogonalize(signs * size, method)
+    torch.testing.assert_close(found, orthogonalize(signs, method), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ITERATIONS)
+@pytest.mark.parametrize("shape", [(40, 60), (3, 130, 140), (3, 64, 400)], ids=str)
+def test_autocast_changes_nothing(method: str, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = orthogonalize(x, method)
+    assert torch.equal(found, orthogonalize(x, method))

@@ -9,6 +9,8 @@ each step. `iterations` has the products, `orthogonalizers` the classes that use
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -27,6 +29,7 @@ __all__ = [
     "inner",
     "length",
     "matmul_dtype",
+    "no_autocast",
     "polar_express_coefficients",
     "unit",
 ]
@@ -70,6 +73,16 @@ def matmul_dtype(x: Tensor, precision: torch.dtype | None) -> torch.dtype:
     return accumulation_dtype(x)
 
 
+@contextmanager
+def no_autocast(devices: Iterable[str]) -> Iterator[None]:
+    """Turn autocast off: the precision of a step is chosen by its norms, wherever it is taken."""
+    with ExitStack() as stack:
+        for device in devices:
+            if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
 def check_precision(precision: torch.dtype | None) -> None:
     """Reject a `precision` that is not a floating-point type."""
     if precision is not None and precision not in _FLOATS:
@@ -105,11 +118,12 @@ def unit(x: Tensor, dim: Dim | None = None) -> Tensor:
 def at_most_one(x: Tensor, dim: Dim | None = None) -> tuple[Tensor, Tensor]:
     """Return x / peak as a new tensor, and peak, the largest magnitude along `dim`.
 
-    In at least float32: the squares of what is returned neither overflow nor all vanish.
+    In at least float32. The largest magnitude of what is returned is one, also where all of x is
+    subnormal, so that its powers neither overflow nor all vanish; zeros stay zero.
     """
     x = x.to(accumulation_dtype(x))
     peak = x.abs().amax(dim=() if dim is None else dim, keepdim=True)  # faster than an inf-norm
-    return x / peak.clamp(min=torch.finfo(x.dtype).tiny), peak
+    return x / torch.where(peak > 0, peak, 1.0), peak
 
 
 @lru_cache(maxsize=64)

@@ -24,6 +24,7 @@ from dropmuon.norms.numerics import (
     Polynomial,
     at_most_one,
     matmul_dtype,
+    no_autocast,
     polar_express_coefficients,
     unit,
 )
@@ -71,7 +72,8 @@ class Orthogonalizer(StableRepr, ABC):
             return unit(x, dim=(-2, -1)).to(x.dtype)
         dtype = self._dtype(x, precision)
         wide = self._scaled(x, dtype)
-        polar = self._orthogonalize((wide.mT if rows > columns else wide).to(dtype))
+        with no_autocast([x.device.type]):
+            polar = self._orthogonalize((wide.mT if rows > columns else wide).to(dtype))
         return (polar.mT if rows > columns else polar).to(x.dtype)
 
     @abstractmethod

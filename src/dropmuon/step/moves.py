@@ -6,8 +6,7 @@ Parameters that share norm, dtype, device and settings form a bucket, and a buck
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from dropmuon.model.roster import Member
 from dropmuon.norms import AdamW, Norm
-from dropmuon.norms.numerics import accumulation_dtype, inner
+from dropmuon.norms.numerics import accumulation_dtype, inner, no_autocast
 from dropmuon.samplers import ActiveSet
 from dropmuon.shards import any_sharded, is_sharded, local, local_gradient
 from dropmuon.step import kernels, sharded
@@ -50,7 +49,7 @@ def take_step(
     momentum starts at the first gradient that is not zero. This too is decided on the device.
     """
     waiting: list[tuple[_Bucket, list[Tensor], list[Tensor]]] = []
-    with _no_autocast({member.parameter.device.type for member in members}):
+    with no_autocast({member.parameter.device.type for member in members}):
         for bucket in _buckets(members, groups, state, rule, finite, stretch):
             if isinstance(bucket.norm, AdamW):
                 _adamw(bucket, bucket.norm)
@@ -341,13 +340,3 @@ def _gradient(member: Member) -> Tensor:
     if is_sharded(member.parameter):
         return local_gradient(member.parameter)
     return cast(Tensor, member.parameter.grad)
-
-
-@contextmanager
-def _no_autocast(devices: Iterable[str]) -> Iterator[None]:
-    """Turn autocast off: the precision of a step is chosen by its norms, wherever it is taken."""
-    with ExitStack() as stack:
-        for device in devices:
-            if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
