@@ -116,8 +116,14 @@ FRAMEWORK_MISUSES: list[tuple[str, type[Exception], str, Callable[[], Any]]] = [
     (
         "trainer-of-adaptive-shares-without-accumulation",
         ValueError,
-        "needs gradient_accumulation_steps of 2 or more in a Trainer, got 1",
+        "needs several parts, got parts=1: in a Trainer",
         lambda: trainer({"sampler": "adaptive"}),
+    ),
+    (
+        "trainer-that-compiles-a-whole-with-a-given-optimizer",
+        ValueError,
+        r"dropmuon.compile_blocks\(model\)",
+        lambda: trainer(given=DropMuon, torch_compile=True).create_optimizer(),
     ),
     (
         "trainer-of-several-updates",

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dropmuon import DropMuon, presets, samplers
+from dropmuon import DropMuon, policies, presets, samplers
+from dropmuon.step.rates import rate_of
 from tests.contract.frameworks.tiny_models import tiny, transformers
 
 from dropmuon.integrations.transformers import DropMuonTrainer  # isort: skip (needs transformers)
@@ -92,6 +93,25 @@ def test_without_accumulation_all_layers_move_unless_a_sampler_is_given(
     trainer = DropMuonTrainer(tiny("llama")[0], args, train_dataset=rows(4), dropmuon=options)
     trainer.create_optimizer()
     assert isinstance(trainer.drop_muon.sampler, kind)
+
+
+def test_it_trains_with_the_default_sampler(tmp_path: Path) -> None:
+    args = transformers.TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to=[], gradient_accumulation_steps=4, max_steps=6,
+        per_device_train_batch_size=1, save_strategy="no", disable_tqdm=True, learning_rate=1e-3,
+    )  # fmt: skip
+    trainer = DropMuonTrainer(tiny("llama")[0], args, train_dataset=rows(24))
+    trainer.train()
+    assert trainer.drop_muon.steps == 6
+    assert trainer.drop_muon.noise is not None
+    assert set(trainer.drop_muon.moves.values()) == {6}
+
+
+@pytest.mark.parametrize("policy", ["muon-adamw", policies.split_fused("muon-adamw")])
+def test_the_default_policy_may_be_named(tmp_path: Path, policy: Any) -> None:
+    trainer = make(tmp_path, {"policy": policy}, learning_rate=1e-2)
+    trainer.create_optimizer()
+    assert {rate_of(group) for group in trainer.drop_muon.param_groups} == {1e-2}
 
 
 def test_matrices_move_as_far_as_adamw_would_move_them(tmp_path: Path) -> None:

@@ -175,6 +175,9 @@ def test_time_left_follows_from_the_budgets_left() -> None:
     for rung in (1.0, 2.5):
         progress.leave(rung)
     assert progress.text() == "3 of 3 budgets done, 100 % of the race; 10.0 s gone"
+    resumed = Progress((0.5, 1.0), clock=lambda: now[0])
+    resumed.start((0.5, 1.0))
+    assert resumed.text() == "2 of 2 budgets done, 100 % of the race; 0.0 s gone"
 
 
 def test_a_rung_counts_in_part() -> None:

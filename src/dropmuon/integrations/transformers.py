@@ -69,6 +69,7 @@ class DropMuonTrainer(_transformers.Trainer):  # type: ignore[misc, name-defined
             groups = _decayed_and_not(whole, self.get_decay_parameter_names(whole), settings)
             self.optimizer = presets.muon(groups, model=whole, **settings)
         _check_parts(self.drop_muon.parts, self.args.gradient_accumulation_steps)
+        _check_sampler(self.drop_muon.sampler, self.drop_muon.parts, self.args)
         self.drop_muon.release()
         return self.optimizer
 
@@ -84,8 +85,10 @@ class DropMuonTrainer(_transformers.Trainer):  # type: ignore[misc, name-defined
             "sampler": _default_sampler(args, self._options),
             "by": "block",
         }
-        if not {"policy", "adamw_lr", "adamw_ratio"} & self._options.keys():
-            settings |= {"policy": "muon-adamw", "adamw_ratio": 1.0}
+        if not {"adamw_lr", "adamw_ratio"} & self._options.keys():
+            policy = self._options.get("policy", "muon-adamw")
+            if getattr(policy, "policy", policy) == "muon-adamw":  # by itself, or split_fused of it
+                settings |= {"policy": policy, "adamw_ratio": 1.0}
         return settings
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -176,21 +179,26 @@ def _check(args: Any, options: Mapping[str, Any]) -> None:
             "active layers change from step to step; leave both out"
         )
     sampler = samplers.by_name(options.get("sampler", _default_sampler(args, options)))
-    if isinstance(sampler, samplers.Adaptive) and accumulated == 1:
+    _check_sampler(sampler, options.get("parts", accumulated), args)
+
+
+def _default_sampler(args: Any, options: Mapping[str, Any]) -> str:
+    parts = options.get("parts", args.gradient_accumulation_steps)
+    return "adaptive" if parts > 1 else "full"
+
+
+def _check_sampler(sampler: samplers.Sampler, parts: int, args: Any) -> None:
+    if isinstance(sampler, samplers.Adaptive) and parts == 1:
         raise ValueError(
-            "sampler='adaptive' needs gradient_accumulation_steps of 2 or more in a Trainer, got "
-            "1: each accumulated batch is a part; divide per_device_train_batch_size by as much"
+            "sampler='adaptive' needs several parts, got parts=1: in a Trainer, they are the "
+            "accumulated batches; give gradient_accumulation_steps of 2 or more, and divide "
+            "per_device_train_batch_size by as much"
         )
     if args.torch_compile and not isinstance(sampler, samplers.Full):
         raise ValueError(
             "torch_compile=True compiles the model as a whole, with a graph for every active set; "
             "leave it out, and call dropmuon.compile_blocks(model) before making the trainer"
         )
-
-
-def _default_sampler(args: Any, options: Mapping[str, Any]) -> str:
-    parts = options.get("parts", args.gradient_accumulation_steps)
-    return "adaptive" if parts > 1 else "full"
 
 
 def _check_parts(parts: Any, accumulated: int) -> None:

@@ -196,10 +196,10 @@ class Progress(Watcher):
         """Return the time that is gone and about the time that is left."""
         new, elapsed = self._done() - self._before, self._clock() - self._began
         rest = sum(self._ladder) - self._done()
-        if not self._is_moving or new <= 0:
-            return "time left unknown yet"
         if len(self._finished) == len(self._ladder):
             return f"{duration(elapsed)} gone"
+        if not self._is_moving or new <= 0:
+            return "time left unknown yet"
         return f"{duration(elapsed)} gone, about {duration(elapsed * rest / new)} left"
 
     def _note(self, method: str, seed: int, share: float) -> None:

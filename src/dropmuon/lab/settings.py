@@ -90,7 +90,9 @@ class Settings:
         0.1, "learning rate of full and drop-muon, or METHOD=0.01 for one method; repeatable"
     )
     momentum: float = _setting(0.5, "momentum of full and drop-muon")
-    policy: str = _setting("", "norm per parameter of full and drop-muon: spectral, muon, scion")
+    policy: str = _setting(
+        "", "norm per parameter of full and drop-muon: spectral, muon, muon-adamw"
+    )
     evaluations_per_epoch: float = _setting(
         2, "more give finer times to target, and take time themselves; 0.2 is once in 5 epochs"
     )
