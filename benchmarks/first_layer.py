@@ -4,7 +4,8 @@
 
 Among progressive samplers full updates are optimal if and only if it is (Theorem rpt_p1), which the
 paper checks on NanoGPT alone. Here the planner estimates the constants along a short run of full
-updates, in each layer's own norm. More budget means more points on the run.
+updates, in each layer's own norm, and the theory's optimal probabilities follow from them. More
+budget means more points on the run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -70,7 +72,10 @@ def report(title: str, budget: float, model: str, channels: tuple[int, ...]) -> 
         print(f"   L1 {slope[layer]:9.3g}")
     answers = {True: "holds", False: "does not hold", None: "no L1 was found"}
     print(f"  condition for full updates, L: {answers[bounds.full_update_is_optimal]}", end="")
-    print(f"; L1: {answers[bounds.full_update_is_optimal_generalized]}", flush=True)
+    print(f"; L1: {answers[bounds.full_update_is_optimal_generalized]}")
+    (best,) = (each for each in bounds.options if each.name == "progressive, optimal")
+    marginals, _ = best.sampler.marginals(len(everything))
+    print("  optimal probabilities of the cutoffs:", np.diff(marginals, prepend=0).round(3))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ __all__ = ["add"]
 _INTERRUPTED = 130
 _METHODS = (
     "methods: full (all layers at every step, the baseline); drop-muon:KIND with uniform, linear, "
-    "quadratic, exponential, epoch-shift, adaptive, planned, nice-TAU, submodel-TAU, "
+    "quadratic, exponential, epoch-shift, progressive, adaptive, planned, nice-TAU, submodel-TAU, "
     "random-subset, turns-R, parts-M, parts-M:1/4 or parts-M:KIND; torch-muon (torch.optim.Muon "
     "and AdamW); scion; adamw; sgd. METHOD@512 has batches of 512"
 )

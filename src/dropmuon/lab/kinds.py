@@ -22,6 +22,7 @@ from dropmuon.samplers import (
     Submodel,
     by_name,
     epoch_shift,
+    uniform,
 )
 
 __all__ = ["PLANNED", "PREFIX", "Kind", "kind_named", "kind_names"]
@@ -128,6 +129,10 @@ def _epoch_shift(layers: int, options: Mapping[str, Any]) -> Sampler:
     return Progressive(epoch_shift(float(options.get("alpha", 0.5)), options.get("epochs")))
 
 
+def _progressive(layers: int, options: Mapping[str, Any]) -> Sampler:
+    return Progressive(options.get("probabilities", uniform))
+
+
 def _unplanned(layers: int, options: Mapping[str, Any]) -> Sampler:
     raise ValueError("method drop-muon:planned needs a plan, got none; make one first")
 
@@ -135,6 +140,7 @@ def _unplanned(layers: int, options: Mapping[str, Any]) -> Sampler:
 _FIXED: dict[str, Kind] = {
     **{name: Kind(_named(name)) for name in ("uniform", "linear", "quadratic", "exponential")},
     "epoch-shift": Kind(_epoch_shift, options=frozenset({"alpha", "epochs"})),
+    "progressive": Kind(_progressive, options=frozenset({"probabilities"})),
     "adaptive": Kind(_named("adaptive"), {"parts": 8}),
     "random-subset": Kind(_always(RandomSubset)),
     PLANNED: Kind(_unplanned),
