@@ -42,6 +42,7 @@ def optimizer(name: str, **options: Any) -> Any:
         ("drop-muon:quadratic", Progressive("quadratic")),
         ("drop-muon:exponential", Progressive("exponential")),
         ("drop-muon:epoch-shift", Progressive(epoch_shift(0.5))),
+        ("drop-muon:progressive", Progressive(uniform)),
         ("drop-muon:nice-2", Nice(2)),
         ("drop-muon:submodel-3", Submodel(3)),
         ("drop-muon:random-subset", RandomSubset()),
@@ -78,7 +79,12 @@ def test_options_of_a_method_come_before_shared_settings() -> None:
     made = optimizer("drop-muon:epoch-shift", alpha=2.0)
     assert isinstance(made, DropMuon)
     assert made.sampler == Progressive(epoch_shift(2.0))
+    own = [0.5, 0.25, 0.25]
+    assert optimizer("drop-muon:progressive", probabilities=own).sampler == Progressive(own)
+    in_parts = optimizer("drop-muon:parts-4:progressive", probabilities=own)
+    assert (in_parts.sampler, in_parts.parts) == (Progressive(own), 4)
     assert optimizer("adamw", lr=0.01, betas=[0.9, 0.95]).param_groups[0]["betas"] == (0.9, 0.95)
+    assert optimizer("adamw", momentum=0.5).param_groups[0]["betas"] == (0.5, 0.999)
 
 
 def test_a_name_of_ones_own_needs_a_base() -> None:

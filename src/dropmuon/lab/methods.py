@@ -58,7 +58,7 @@ _DROP_MUON_OPTIONS = frozenset(
     }
 )
 _OPTIONS = {
-    "adamw": frozenset({"betas", "eps", "weight_decay"}),
+    "adamw": frozenset({"momentum", "betas", "eps", "weight_decay"}),
     "sgd": frozenset({"momentum", "nesterov", "weight_decay"}),
     "torch-muon": frozenset(
         {"adamw_lr", "betas", "momentum", "nesterov", "weight_decay", "adjust_lr_fn"}
@@ -144,7 +144,9 @@ class Method:
         lr = self.lr(shared.lr)
         own = {k: v for k, v in self.options.items() if k not in _OF_THE_LAB}
         if self.base == "adamw":
-            return torch.optim.AdamW(model.parameters(), lr, **own)
+            first, second = own.pop("betas", (0.9, 0.999))
+            betas = (own.pop("momentum", first), second)
+            return torch.optim.AdamW(model.parameters(), lr, betas=betas, **own)
         if self.base == "sgd":
             return torch.optim.SGD(model.parameters(), lr, **{"momentum": 0.9, **own})
         if self.base == "torch-muon":

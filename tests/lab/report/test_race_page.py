@@ -30,8 +30,8 @@ const said = seen.map((each) => of(each, "class") + ": " + of(each, "aria-label"
 document.body.dataset.seen = said.join("; ");
 </script></body>"""
 KINDS: dict[str, dict[str, Any]] = {
-    "won": {},
-    "bound": {"speeds": FAR, "seeds": 1},
+    "won": {"tune": 20},
+    "bound": {"speeds": FAR, "seeds": 1, "tune": 6},
     "lost": {"speeds": {"full": 1.0, "sgd": 0.4}, "seeds": 2, "dataset": "shakespeare"},
     "cut": {"finished": 3, "scale": 0.5, "diverged": ("drop-muon:uniform",)},
     "begun": {"finished": 1},
@@ -133,10 +133,12 @@ def test_what_a_reader_must_know_is_said_at_the_top(races: Path) -> None:
     for caution in (
         "scaled down to 0.5",
         "Unfinished: 2 of 5 budgets are left out",
+        "Not tuned",
         "drop-muon:uniform diverged 3 times",
     ):
         assert 0 < cut.index(caution) < cut.index("<h1")
     assert "One seed only" in page(races, "bound")
+    assert "Tuned with 6 trials per method only" in page(races, "bound")
     assert "2 seeds only" in page(races, "lost")
     assert "caution" not in page(races, "won").partition("<body>")[2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from optuna.distributions import FloatDistribution
 
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
@@ -18,7 +20,7 @@ from dropmuon.lab.train import tune
 from dropmuon.lab.train.compare import compare
 from dropmuon.lab.train.equal_terms import initial_model, shared_settings, without_validation
 from dropmuon.lab.train.trial import Trial
-from dropmuon.lab.train.tune import search_space, tuned
+from dropmuon.lab.train.tune import next_settings, search_space, tuned
 from dropmuon.lab.watch import Watcher
 from tests.lab.tiny import tiny
 from tests.lab.train.runs import StopAfter, timeless
@@ -199,7 +201,7 @@ def test_batch_sizes_are_tuned_on_request_for_all_or_for_one(digits: data.Data) 
         ("full", "muon", {"lr", "momentum", "adamw_lr"}),
         ("drop-muon:uniform", "muon", {"lr", "momentum", "adamw_lr"}),
         ("torch-muon", "spectral", {"lr", "momentum", "adamw_lr"}),
-        ("adamw", "spectral", {"lr"}),
+        ("adamw", "spectral", {"lr", "momentum"}),
         ("sgd", "spectral", {"lr", "momentum"}),
     ],
 )
@@ -218,6 +220,26 @@ def test_methods_share_the_search_of_the_settings_they_share(
         assert (space["lr"].low, space["lr"].high) == pytest.approx((0.005, 0.5))
 
 
+@pytest.mark.parametrize("largest", [math.inf, 0.5])
+def test_a_dozen_trials_come_close_to_the_best_settings(largest: float) -> None:
+    """A bowl around a rate of 0.25 and a momentum of 0.4; beyond the largest rate runs diverge."""
+    space: tune.Space = {
+        "lr": FloatDistribution(0.01, 1.0, log=True),
+        "momentum": FloatDistribution(0.0, 0.95),
+    }
+
+    def trial(lr: float, momentum: float) -> dict[str, Any]:
+        loss = math.log(lr / 0.25) ** 2 + 4 * (momentum - 0.4) ** 2
+        settings = {"lr": lr, "momentum": momentum}
+        return {"settings": settings, "loss": loss if lr <= largest else None}
+
+    trials = [trial(0.1, 0.9)]
+    while len(trials) < 12:
+        trials.append(trial(**next_settings(space, trials)))
+    assert min(each["loss"] for each in trials if each["loss"] is not None) < 0.1
+    assert next_settings(space, trials) == next_settings(space, trials)
+
+
 def cached(run: RunDirectory, tmp_path: Path) -> Path:
     """A copy of the file of `full`, and nothing else."""
     name = json.loads((run.path / "tuned.json").read_text())["full"]["file"]
@@ -232,7 +254,11 @@ def cached(run: RunDirectory, tmp_path: Path) -> Path:
         ({"dropmuon": "0.0.1"}, "is stale: it is of dropmuon 0.0.1, and this is"),
         ({"format": 0}, "is stale"),
         ({"key": {}}, "is stale: dataset was None, and is 'digits'"),
-        ({"trials": [{"settings": {"lr": 3.0}, "loss": 1.0}]}, "is stale: another version of"),
+        ({"trials": [{"settings": {"lr": 0.1}, "loss": 1.0}]}, "is stale: .* is outside of what"),
+        (
+            {"trials": [{"settings": {"lr": 3.0, "momentum": 0.5}, "loss": 1.0}]},
+            "is stale: .* is outside of what is searched",
+        ),
         ({"trials": [{"loss": 1.0}]}, "is damaged"),
         ({"trials": None}, "is damaged"),
     ],

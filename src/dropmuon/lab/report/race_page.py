@@ -23,6 +23,9 @@ __all__ = ["write_picture", "write_race_report"]
 _FEW_SEEDS = 5
 """With fewer, a bootstrap over seeds cannot cover 95 %."""
 
+_FEW_TRIALS = 10
+"""With fewer, tuning may leave the baseline with settings that suit another method better."""
+
 Cell = tuple[str, list[str], str]
 """What stands first in a cell of a table, the lines below it, and a class for its colour."""
 
@@ -201,6 +204,16 @@ class _RacePage:
             where = race_wording.budget(self.results.rung)
             yield f"{self._name(measure)} at {where}", self._quality(one.mean, measure), other
 
+    def _untuned(self) -> Iterator[str]:
+        trials = int(self.settings.get("tune") or 0)
+        if not trials:
+            yield "Not tuned: a method may be ahead because the given settings suit it."
+        elif trials < _FEW_TRIALS:
+            yield (
+                f"Tuned with {trials} trials per method only: one may be ahead because its "
+                "settings happened to be found."
+            )
+
     def _no_interval(self) -> str:
         return "one seed, no interval" if len(self.results.seeds) == 1 else "a bound"
 
@@ -225,6 +238,7 @@ class _RacePage:
                 f"{seeds} seeds only: an interval that is drawn from so few is too narrow, and "
                 "holds the truth less often than it says."
             )
+        yield from self._untuned()
         for method in results.methods:
             count = sum(place.diverged for place in results.places if place.method == method)
             if count:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,16 @@ from dropmuon.optimizer import DropMuon
 from dropmuon.output import write_json
 from dropmuon.version import __version__
 
-__all__ = ["check_tunable", "search_space", "tuned"]
+__all__ = ["check_tunable", "next_settings", "search_space", "tuned"]
 
 _SEED = 0
 _FORMAT = 1
 _RATE_REACH = 10.0
 _ADAMW_RATES = (1e-4, 3e-2)
-_MOMENTA = (0.5, 0.7, 0.8, 0.9, 0.95)
+_LARGEST_MOMENTUM = 0.95
+_AT_RANDOM = 4
+"""Trials before a model of the loss chooses; the first has the settings that were given."""
+
 _SMALLER = (1, 2, 4, 8)
 """Batches that are tried: whole, halves, quarters and eighths of the given size."""
 
@@ -115,15 +118,32 @@ def search_space(config: Config, method: Method, optimizer: Any) -> tuple[Space,
         given["adamw_lr"] = own = float(method.options.get("adamw_lr", 3e-4))
         low, high = _ADAMW_RATES
         space["adamw_lr"] = FloatDistribution(min(low, own), max(high, own), log=True)
-    momentum = optimizer.param_groups[0].get("momentum")
-    if momentum is not None:
-        given["momentum"] = momentum
-        space["momentum"] = CategoricalDistribution(sorted({*_MOMENTA, momentum}))
+    group = optimizer.param_groups[0]
+    given["momentum"] = momentum = float(group.get("momentum", group.get("betas", (0.0,))[0]))
+    space["momentum"] = FloatDistribution(0.0, max(_LARGEST_MOMENTUM, momentum))
     if method.options.get("tune_batch_size", config.tune_batch_size):
         given["batch_size"] = size = method.batch_size(config.batch_size)
         sizes = {size // by for by in _SMALLER if size // by >= 2 * method.parts} | {size}
         space["batch_size"] = CategoricalDistribution(sorted(sizes))
     return space, given
+
+
+def next_settings(space: Space, trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings to try after these: few at random, then by a model of the loss.
+
+    A function of the trials alone, so that a search can be continued. The model is a Gaussian
+    process, which makes more of a dozen trials than Optuna's default, whose first ten are random.
+    A trial that diverged counts as the worst one that did not.
+    """
+    sampler = optuna.samplers.GPSampler(seed=len(trials), n_startup_trials=_AT_RANDOM)
+    study = optuna.create_study(sampler=sampler)
+    worst = max((t["loss"] for t in trials if t["loss"] is not None), default=0.0)
+    for each in trials:
+        loss = worst if each["loss"] is None else each["loss"]
+        study.add_trial(
+            optuna.trial.create_trial(params=each["settings"], distributions=space, value=loss)
+        )
+    return dict(study.ask(space).params)
 
 
 @dataclass
@@ -160,31 +180,21 @@ class _Search:
             return trials[:count]
         initial = initial_model(self.config, self.found, _SEED, self.start)
         budget = measured_budget(self.config, self.found)
-        study = self._study(initial)
-        for place in range(count):
-            trial = study.ask(self._space)
-            if place < len(trials):
-                _check_same_trial(path, trials[place]["settings"], trial.params)
-            else:
-                best = min((t["loss"] for t in trials if t["loss"] is not None), default=None)
-                so_far = "" if best is None else f", best loss so far {best:.3f}"
-                watcher.prepare(f"tuning {self.method.name}: {place + 1} of {count}{so_far}")
-                loss = self._loss(trial.params, initial, budget)
-                trials.append({"settings": dict(trial.params), "loss": finite(loss)})
-                path.parent.mkdir(parents=True, exist_ok=True)
-                content = {"format": _FORMAT, "dropmuon": __version__, "key": self.key}
-                write_json(path, {**content, "trials": trials})
-            loss = trials[place]["loss"]
-            study.tell(trial, math.inf if loss is None else loss)
-        return trials
-
-    def _study(self, initial: nn.Sequential) -> optuna.Study:
-        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=_SEED))
         shared = shared_settings(self.config, 1, _SEED)
         optimizer = self.method.optimizer(copy.deepcopy(initial), shared, self.planned)
-        self._space, given = search_space(self.config, self.method, optimizer)
-        study.enqueue_trial(given)
-        return study
+        space, given = search_space(self.config, self.method, optimizer)
+        _check_inside(path, trials, space)
+        while len(trials) < count:
+            best = min((t["loss"] for t in trials if t["loss"] is not None), default=None)
+            so_far = "" if best is None else f", best loss so far {best:.3f}"
+            watcher.prepare(f"tuning {self.method.name}: {len(trials) + 1} of {count}{so_far}")
+            settings = next_settings(space, trials) if trials else given
+            loss = self._loss(settings, initial, budget)
+            trials.append({"settings": settings, "loss": finite(loss)})
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = {"format": _FORMAT, "dropmuon": __version__, "key": self.key}
+            write_json(path, {**content, "trials": trials})
+        return trials
 
     def _loss(self, settings: Mapping[str, Any], initial: nn.Sequential, budget: Budget) -> float:
         """Train with these settings, and return the loss on the validation part."""
@@ -251,13 +261,18 @@ def _while_tuning(config: Config) -> Config:
     return replace(config, epochs=epochs, seeds=(_SEED,))
 
 
-def _check_same_trial(path: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Raise ValueError if the search would not have asked for a trial that is in the file."""
-    if dict(known) != dict(asked):
-        raise ValueError(
-            f"tuning cache {path} is stale: another version of optuna searched it; remove it, and "
-            "its method is tuned again"
-        )
+def _check_inside(path: Path, trials: Sequence[Mapping[str, Any]], space: Space) -> None:
+    """Raise ValueError if the trials in a file are not of this search."""
+    for each in (trial["settings"] for trial in trials):
+        if set(each) != set(space) or not all(_has(space[name], each[name]) for name in space):
+            raise ValueError(
+                f"tuning cache {path} is stale: {each} is outside of what is searched; remove it, "
+                "and its method is tuned again"
+            )
+
+
+def _has(distribution: BaseDistribution, value: Any) -> bool:
+    return bool(distribution._contains(distribution.to_internal_repr(value)))
 
 
 def _uses_adamw(method: Method, optimizer: Any) -> bool:
