@@ -69,8 +69,6 @@ TASKS = {
     "cifar10": "CIFAR-10, the same CNN with batch norm, 8192",
     "fashion-mini": "7000 images of Fashion-MNIST, the same CNN, 3500",
     "gpt": "GPT of 4 blocks of 64 on bytes, 16,384",
-    "gpt-64k": "the same GPT, 65,536",
-    "finetune": "the same GPT, fine-tuned from another text, 16,384",
 }
 """The races of the summary at the top of the page, in its order, by directory."""
 

@@ -80,7 +80,7 @@ def tuned(
     trial, so that tuning never ends with a worse loss on the validation part. The budget of a trial
     is `tune_share` of the comparison's, and its model starts from the same weights.
     """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     small, part = _while_tuning(config), without_validation(found, config.validation)
     options = {name: dict(own) for name, own in config.options.items()}
     report: dict[str, dict[str, Any]] = {}
