@@ -220,6 +220,15 @@ def test_methods_share_the_search_of_the_settings_they_share(
         assert (space["lr"].low, space["lr"].high) == pytest.approx((0.005, 0.5))
 
 
+def test_nesterov_s_momentum_is_never_tuned_to_zero(digits: data.Data) -> None:
+    config = small(methods=("sgd",), options={"sgd": {"nesterov": True}})
+    method, shared = config.method("sgd"), shared_settings(config, 1, 0)
+    space, _ = search_space(
+        config, method, method.optimizer(initial_model(config, digits, 0), shared)
+    )
+    assert space["momentum"].low == 0.01  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("largest", [math.inf, 0.5])
 def test_a_dozen_trials_come_close_to_the_best_settings(largest: float) -> None:
     """A bowl around a rate of 0.25 and a momentum of 0.4; beyond the largest rate runs diverge."""

@@ -120,7 +120,8 @@ def search_space(config: Config, method: Method, optimizer: Any) -> tuple[Space,
         space["adamw_lr"] = FloatDistribution(min(low, own), max(high, own), log=True)
     group = optimizer.param_groups[0]
     given["momentum"] = momentum = float(group.get("momentum", group.get("betas", (0.0,))[0]))
-    space["momentum"] = FloatDistribution(0.0, max(_LARGEST_MOMENTUM, momentum))
+    least = 0.01 if group.get("nesterov") and momentum else 0.0  # torch's SGD refuses 0 there
+    space["momentum"] = FloatDistribution(min(least, momentum), max(_LARGEST_MOMENTUM, momentum))
     if method.options.get("tune_batch_size", config.tune_batch_size):
         given["batch_size"] = size = method.batch_size(config.batch_size)
         sizes = {size // by for by in _SMALLER if size // by >= 2 * method.parts} | {size}
