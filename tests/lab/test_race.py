@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -29,16 +31,27 @@ class Recorder:
 
     def __init__(self, error: BaseException | None = None, at: float = 0.0) -> None:
         self.calls: list[tuple[str, float, bool]] = []
+        self.known: list[Mapping[str, Mapping[str, Any]]] = []
         self._error, self._at = error, at
 
     def __call__(
-        self, config: Config, out: Path, *, resume: bool, watcher: Watcher
+        self,
+        config: Config,
+        out: Path,
+        *,
+        resume: bool,
+        watcher: Watcher,
+        known: Mapping[str, Mapping[str, Any]],
     ) -> RunDirectory:
         self.calls.append((out.name, config.epochs, resume))
+        self.known.append(known)
         if self._error is not None and self._at == len(self.calls):
             raise self._error
         out.mkdir(parents=True, exist_ok=True)
         RunDirectory(out).write("config.json", config.to_json())
+        if config.tune:
+            found = {"settings": {"lr": config.epochs}}
+            RunDirectory(out).write("tuned.json", dict.fromkeys(config.methods, found))
         return RunDirectory(out)
 
 
@@ -82,6 +95,19 @@ def test_a_resumed_race_adds_rungs_to_its_ladder(tmp_path: Path) -> None:
     found = race(tiny(), tmp_path, ladder=longer, resume=True, compare=recorder)
     assert [name for name, *_ in recorder.calls] == ["rung-0.25", "rung-4.00"]
     assert found.ladder == found.finished == longer
+
+
+def test_a_search_begins_with_what_the_next_smaller_budget_was_tuned_to(tmp_path: Path) -> None:
+    recorder, config = Recorder(), tiny(epochs=4, tune=3, methods=("full",))
+    race(config, tmp_path, ladder=(1.0, 2.0), compare=recorder)
+    race(config, tmp_path, ladder=(0.5, 1.0, 1.5, 2.0, 3.0), resume=True, compare=recorder)
+    assert recorder.known == [
+        {},
+        {"full": {"lr": 4}},
+        {},
+        {"full": {"lr": 4}},
+        {"full": {"lr": 8}},
+    ]
 
 
 def test_a_race_that_is_rejected_leaves_nothing(tmp_path: Path) -> None:

@@ -120,6 +120,11 @@ class RunDirectory:
         return self._read("methods.json")
 
     @property
+    def tuned(self) -> dict[str, Any]:
+        """What tuning found for every method; nothing if nothing was tuned."""
+        return self._read("tuned.json") if (self.path / "tuned.json").exists() else {}
+
+    @property
     def checkpoints(self) -> Path:
         """The directory of unfinished trials."""
         return self.path / "checkpoints"
@@ -147,7 +152,7 @@ class RunDirectory:
 
     def check_readable(self) -> None:
         """Raise ValueError if a file that was written before is damaged."""
-        for name in ("config.json", "environment.json", "methods.json"):
+        for name in ("config.json", "environment.json", "methods.json", "tuned.json"):
             if (self.path / name).exists():
                 self._read(name)
         self.evaluations()

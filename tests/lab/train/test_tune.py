@@ -20,7 +20,7 @@ from dropmuon.lab.train import tune
 from dropmuon.lab.train.compare import compare
 from dropmuon.lab.train.equal_terms import initial_model, shared_settings, without_validation
 from dropmuon.lab.train.trial import Trial
-from dropmuon.lab.train.tune import next_settings, search_space, tuned
+from dropmuon.lab.train.tune import next_settings, search_space, tuned, with_tuned
 from dropmuon.lab.watch import Watcher
 from tests.lab.tiny import tiny
 from tests.lab.train.runs import StopAfter, timeless
@@ -83,10 +83,10 @@ def test_what_is_tuned_is_not_tuned_again(
 ) -> None:
     watcher = Noted()
     before = [path.read_bytes() for path in sorted((run.path / "tuning").iterdir())]
-    config, _ = tuned(small(title="other", seeds=(5,)), digits, run.path / "tuning", watcher)
+    report = tuned(small(title="other", seeds=(5,)), digits, run.path / "tuning", watcher)
     assert watcher.trials == []
     assert [path.read_bytes() for path in sorted((run.path / "tuning").iterdir())] == before
-    assert config.options["full"]["lr"] == run.methods["full"]["settings"]["lr"]
+    assert report["full"]["settings"]["lr"] == run.methods["full"]["settings"]["lr"]
 
 
 def test_a_tuned_run_or_race_serves_as_the_source_of_its_settings(
@@ -98,10 +98,10 @@ def test_a_tuned_run_or_race_serves_as_the_source_of_its_settings(
     shutil.copy(run.path / "tuned.json", rung)
     for source in (rung, rung.parent):
         watcher = Noted()
-        config, report = tuned(small(), digits, source, watcher)
+        report = tuned(small(), digits, source, watcher)
         assert not watcher.trials
         assert report == json.loads((run.path / "tuned.json").read_text())
-        assert config.options["full"] == report["full"]["settings"]
+        assert with_tuned(small(), report).options["full"] == report["full"]["settings"]
     watcher = Noted()
     tuned(small(methods=("full",), lr=0.2), digits, rung, watcher)
     assert len(watcher.trials) == 3
@@ -119,11 +119,39 @@ def test_more_trials_continue_the_search_and_fewer_are_its_start(
     watcher = Noted()
     cache = tmp_path / "tuning"
     for count in (2, 3, 1):
-        _, report = tuned(small(tune=count), digits, cache, watcher)
+        report = tuned(small(tune=count), digits, cache, watcher)
     assert [each.split()[2] for each in watcher.trials] == ["1", "2", "1", "2", "3", "3"]
     assert all(found["settings"] == {"lr": 0.05, "momentum": 0.5} for found in report.values())
     for path in cache.iterdir():
         assert path.read_bytes() == (run.path / "tuning" / path.name).read_bytes()
+
+
+def test_known_settings_are_tried_second(digits: data.Data, tmp_path: Path) -> None:
+    """Where they are searched; they are part of what a search depends on."""
+
+    def trials(known: dict[str, Any]) -> list[dict[str, Any]]:
+        report = tuned(small(methods=("full",)), digits, tmp_path, Watcher(), known={"full": known})
+        content = json.loads((tmp_path / report["full"]["file"]).read_text())
+        return [each["settings"] for each in content["trials"]]
+
+    given = {"lr": 0.05, "momentum": 0.5}
+    assert trials({"lr": 0.2, "momentum": 0.3})[:2] == [given, {"lr": 0.2, "momentum": 0.3}]
+    assert trials({"lr": 7.0, "momentum": 0.3})[1] == {"lr": 0.05, "momentum": 0.3}
+    assert trials({"weight_decay": 0.1})[1] not in (given, {"weight_decay": 0.1})
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_run_keeps_the_settings_that_it_began_to_train_with(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    """Also if its search would now begin with other ones, and if the files of it are gone."""
+    with pytest.raises(KeyboardInterrupt):
+        compare(small(), tmp_path / "run", watcher=StopAfter(3))
+    shutil.rmtree(tmp_path / "run" / "tuning")
+    known = {"full": {"lr": 0.07, "momentum": 0.1}}
+    again = compare(small(), tmp_path / "run", resume=True, known=known)
+    assert timeless(again) == timeless(run)
+    assert again.tuned == run.tuned
 
 
 def test_settings_tuned_in_other_pieces_are_tuned_again(

@@ -30,7 +30,7 @@ from dropmuon.lab.train.machine import environment, keep_freed_memory
 from dropmuon.lab.train.meter import Counts
 from dropmuon.lab.train.transfer import Weights, keep_final, keep_initial, starting_weights
 from dropmuon.lab.train.trial import Trial
-from dropmuon.lab.train.tune import check_tunable, tuned
+from dropmuon.lab.train.tune import check_tunable, tuned, with_tuned
 from dropmuon.lab.watch import Watcher
 from dropmuon.output import write_bytes, write_text
 from dropmuon.planning import Plan, plan
@@ -53,11 +53,12 @@ def compare(
     resume: bool = False,
     watcher: Watcher | None = None,
     tuning: Path | None = None,
+    known: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> RunDirectory:
     """Run a comparison into a directory; an interrupted one can be resumed from there.
 
     `tuning` is the directory of tuned settings, which comparisons may share; by default it is
-    inside `out`.
+    inside `out`. `known` has settings by method that tuning tries second, after the given ones.
 
     Raises KeyboardInterrupt on Ctrl-C, with all evaluations so far and the state of every trial at
     its last evaluation on disk. Arguments are checked before anything is written.
@@ -93,9 +94,11 @@ def compare(
             budget = _kept(run, budget)
             planned = _planned_settings(config, found, run, watcher, start)
             if config.tune:
-                cache = tuning or out / "tuning"
-                config, report = tuned(config, found, cache, watcher, planned, start)
-                run.write("tuned.json", report)
+                if not run.tuned:
+                    cache = tuning or out / "tuning"
+                    report = tuned(config, found, cache, watcher, planned, start, known)
+                    run.write("tuned.json", report)
+                config = with_tuned(config, run.tuned)
             _train(_Comparison(run, config, found, budget, planned, start, counts, watcher))
     return run
 

@@ -39,7 +39,7 @@ from dropmuon.optimizer import DropMuon
 from dropmuon.output import write_json
 from dropmuon.version import __version__
 
-__all__ = ["check_tunable", "next_settings", "search_space", "tuned"]
+__all__ = ["check_tunable", "next_settings", "search_space", "tuned", "with_tuned"]
 
 _SEED = 0
 _FORMAT = 1
@@ -72,28 +72,41 @@ def tuned(
     watcher: Watcher,
     planned: Mapping[str, Any] | None = None,
     start: Weights | None = None,
-) -> tuple[Config, dict[str, Any]]:
-    """Return the configuration with the best settings of every method, and what was found.
+    known: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Return the best settings of every method, and how they were found.
 
     `cache` may also be a run or a race that was tuned: then what it found is taken, so that a
     published race can be repeated without its search. The settings that were given are the first
-    trial, so that tuning never ends with a worse loss on the validation part. The budget of a trial
-    is `tune_share` of the comparison's, and its model starts from the same weights.
+    trial, so that tuning never ends with a worse loss on the validation part; the second are those
+    in `known`, by method, such as what was found at another budget. The budget of a trial is
+    `tune_share` of the comparison's, and its model starts from the same weights.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     small, part = _while_tuning(config), without_validation(found, config.validation)
-    options = {name: dict(own) for name, own in config.options.items()}
-    report: dict[str, dict[str, Any]] = {}
+    report: dict[str, Any] = {}
     for name in config.methods:
-        search = _Search(small, part, config.method(name), planned, start)
+        hint = (known or {}).get(name)
+        search = _Search(small, part, config.method(name), planned, start, hint)
         path = cache / f"{_slug(name)}-{search.digest}.json"
         report[name] = _published(cache, name, path.name, config.tune) or {
             "trials": config.tune,
             "file": path.name,
             **_best(name, search.run(path, config.tune, watcher)),
         }
-        options[name] = {**options.get(name, {}), **report[name]["settings"]}
-    return replace(config, options=options), report
+    return report
+
+
+def with_tuned(config: Config, report: Mapping[str, Any]) -> Config:
+    """Return the configuration with the settings that were found."""
+    try:
+        found = {name: report[name]["settings"] for name in config.methods}
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"tuned.json has no settings of {error}; the run is damaged: start it again"
+        ) from error
+    own = {name: {**config.options.get(name, {}), **each} for name, each in found.items()}
+    return replace(config, options={**config.options, **own})
 
 
 def check_tunable(config: Config, found: data.Data) -> None:
@@ -156,6 +169,7 @@ class _Search:
     method: Method
     planned: Mapping[str, Any] | None
     start: Weights | None
+    hint: Mapping[str, Any] | None
 
     def __post_init__(self) -> None:
         settings = self.config.to_json()
@@ -164,6 +178,7 @@ class _Search:
             **{name: settings[name] for name in _SETTINGS},
             **{name: settings[name] for name in _IF_GIVEN if settings[name]},
             **({} if self.start is None else {"init": digest_of(self.start)}),
+            **({} if self.hint is None else {"hint": dict(self.hint)}),
             "tune_batch_size": self.config.tune_batch_size,
             "piece": self.config.piece,
             "method": {"base": self.method.base, "options": dict(self.method.options)},
@@ -185,11 +200,14 @@ class _Search:
         optimizer = self.method.optimizer(copy.deepcopy(initial), shared, self.planned)
         space, given = search_space(self.config, self.method, optimizer)
         _check_inside(path, trials, space)
+        hint = _inside(self.hint or {}, space, given)
+        first = [given] if hint == given else [given, hint]
         while len(trials) < count:
             best = min((t["loss"] for t in trials if t["loss"] is not None), default=None)
             so_far = "" if best is None else f", best loss so far {best:.3f}"
             watcher.prepare(f"tuning {self.method.name}: {len(trials) + 1} of {count}{so_far}")
-            settings = next_settings(space, trials) if trials else given
+            place = len(trials)
+            settings = first[place] if place < len(first) else next_settings(space, trials)
             loss = self._loss(settings, initial, budget)
             trials.append({"settings": settings, "loss": finite(loss)})
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -270,6 +288,12 @@ def _check_inside(path: Path, trials: Sequence[Mapping[str, Any]], space: Space)
                 f"tuning cache {path} is stale: {each} is outside of what is searched; remove it, "
                 "and its method is tuned again"
             )
+
+
+def _inside(hint: Mapping[str, Any], space: Space, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a hint that are searched, and the given ones for the others."""
+    own = {name: hint[name] for name in space if name in hint and _has(space[name], hint[name])}
+    return {**given, **own}
 
 
 def _has(distribution: BaseDistribution, value: Any) -> bool:
