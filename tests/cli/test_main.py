@@ -67,7 +67,7 @@ def test_data_sets_are_listed_and_verified(
         wrong("compare", "--batch-size", "100000", words="batch_size must be at most the 7000"),
         wrong("compare", "--targets", "120", words="(0, 100]"),
         wrong("compare", "--lr", "fast", words="--lr must be a number or METHOD=number"),
-        wrong("compare", "--lr", "sgd=0.1", words="options must be one of"),
+        wrong("compare", "--lr", "sgd=0.1", words="METHOD=RATE, must be one of"),
         wrong("compare", "--out", "used", words="exists and is not empty"),
         wrong("compare", "--out", "file", words="file is a file; choose a directory"),
         wrong("compare", "--out", "file/run", words="file/run"),

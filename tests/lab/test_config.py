@@ -70,7 +70,7 @@ from dropmuon.lab.config import EXPERIMENTS, Config, as_printed, experiment, rea
             "device must be a device of PyTorch, such as cpu, cuda or mps, got 'gpu'",
         ),
         ({"threads": 0}, "threads must be a whole number"),
-        ({"options": {"adamw": {}}}, "options must be one of"),
+        ({"options": {"adamw": {}}}, r"in options, or in --lr METHOD=RATE, must be one of"),
         ({"options": {"full": 3}}, "options of 'full' must be settings by name"),
         ({"options": [1]}, "options must be settings by method"),
     ],

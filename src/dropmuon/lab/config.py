@@ -260,7 +260,8 @@ def _check_methods(config: Config) -> None:
         raise ValueError(f"options must be settings by method, got {config.options!r}")
     for name, options in config.options.items():
         if name not in config.methods:
-            raise unknown_name("options", str(name), config.methods)
+            argument = "a method in options, or in --lr METHOD=RATE,"
+            raise unknown_name(argument, str(name), config.methods)
         if not isinstance(options, Mapping):
             raise ValueError(f"options of {name!r} must be settings by name, got {options!r}")
     for name in config.methods:

@@ -175,6 +175,8 @@ def test_every_model_starts_from_all_but_its_head(
         (torch.zeros(3), "must have tensors by name, got a Tensor; give"),
         (b"", "has weights that cannot be read; give the directory of a run, or a file"),
         (b"no state", "has weights that cannot be read; give the directory of a run, or a file"),
+        (b"root:x:0:0", "has weights that cannot be read; give the directory of a run, or a file"),
+        (b"Nr", "has weights that cannot be read; give the directory of a run, or a file"),
         (None, "does not exist; give the directory of a run, or a file of weights"),
     ],
 )

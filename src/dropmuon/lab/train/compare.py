@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,13 @@ from dropmuon.lab.run import RunDirectory, check_same
 from dropmuon.lab.train.equal_terms import Budget, check_fits, initial_model, measured_budget
 from dropmuon.lab.train.machine import environment, keep_freed_memory
 from dropmuon.lab.train.meter import Counts
-from dropmuon.lab.train.transfer import Weights, keep_final, keep_initial, starting_weights
+from dropmuon.lab.train.transfer import (
+    Weights,
+    keep_final,
+    keep_initial,
+    read_saved,
+    starting_weights,
+)
 from dropmuon.lab.train.trial import Trial
 from dropmuon.lab.train.tune import check_tunable, tuned, with_tuned
 from dropmuon.lab.watch import Watcher
@@ -43,7 +48,7 @@ _SLICES = 8
 _PLANNING_BATCHES = 8
 
 _DAMAGE = (EOFError, RuntimeError, ValueError, KeyError, TypeError, OverflowError)
-"""What a file that is not what was saved may raise."""
+"""What a state that is not what was saved may raise."""
 
 
 def compare(
@@ -310,8 +315,8 @@ def _restore_one(trial: Trial, path: Path) -> None:
             damaged = archive.testzip()
         if damaged is not None:
             raise ValueError(f"{damaged} has another checksum")
-        trial.restore(torch.load(path, map_location="cpu", weights_only=True))
-    except (*_DAMAGE, zipfile.BadZipFile, pickle.UnpicklingError) as error:
+        trial.restore(read_saved(path))
+    except (*_DAMAGE, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{path} is damaged and cannot be resumed from; remove it, and that trial starts again"
         ) from error

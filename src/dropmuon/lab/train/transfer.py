@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import struct
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +26,25 @@ from dropmuon.lab.run import RunDirectory
 from dropmuon.lab.train.equal_terms import initial_model
 from dropmuon.output import write_bytes
 
-__all__ = ["Weights", "digest_of", "keep_final", "keep_initial", "starting_weights"]
+__all__ = [
+    "Weights",
+    "digest_of",
+    "keep_final",
+    "keep_initial",
+    "read_saved",
+    "starting_weights",
+]
 
 Weights = dict[str, Tensor]
 """Parameters and buffers by name, as in a state dict."""
 
 _SAME = "give weights of the same model, channels and context"
+
+_NOT_SAVED_BY_TORCH = (
+    *(AssertionError, AttributeError, EOFError, LookupError, OverflowError, RuntimeError),
+    *(TypeError, ValueError, pickle.UnpicklingError, struct.error),
+)
+"""What reading a file raises that `torch.save` did not write, or not as it is."""
 
 
 def starting_weights(
@@ -68,6 +83,17 @@ def digest_of(weights: Weights) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def read_saved(path: Path) -> Any:
+    """Return what `torch.save` wrote, tensors on the CPU; ValueError if the file is not of it.
+
+    Nothing but tensors and plain containers is ever unpickled.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except _NOT_SAVED_BY_TORCH as error:
+        raise ValueError(f"{path} cannot be read: {error!r}") from error
 
 
 def _initial(run: RunDirectory) -> Path:
@@ -127,10 +153,10 @@ def _without_head(config: Config, given: Weights, model: nn.Sequential) -> Weigh
 
 
 def _read(path: Path, what: str, remedy: str) -> Weights:
-    """Read a state dict; nothing but tensors is ever unpickled."""
+    """Read a state dict."""
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        found = read_saved(path)
+    except ValueError as error:
         raise ValueError(f"{what} has weights that cannot be read; {remedy}") from error
     if not isinstance(found, Mapping):
         raise ValueError(f"{what} must have tensors by name, got {kind_of(found)}; {remedy}")
