@@ -296,6 +296,10 @@ def cached(run: RunDirectory, tmp_path: Path) -> Path:
             {"trials": [{"settings": {"lr": 3.0, "momentum": 0.5}, "loss": 1.0}]},
             "is stale: .* is outside of what is searched",
         ),
+        (
+            {"trials": [{"settings": {"lr": "fast", "momentum": 0.5}, "loss": 1.0}]},
+            "is stale: .* is outside of what is searched",
+        ),
         ({"trials": [{"loss": 1.0}]}, "is damaged"),
         ({"trials": None}, "is damaged"),
     ],

@@ -296,8 +296,10 @@ def _inside(hint: Mapping[str, Any], space: Space, given: Mapping[str, Any]) -> 
     return {**given, **own}
 
 
-def _has(distribution: BaseDistribution, value: Any) -> bool:
-    return bool(distribution._contains(distribution.to_internal_repr(value)))
+def _has(searched: BaseDistribution, value: Any) -> bool:
+    if isinstance(searched, FloatDistribution) and isinstance(value, int | float):
+        return searched.low <= value <= searched.high
+    return isinstance(searched, CategoricalDistribution) and value in searched.choices
 
 
 def _uses_adamw(method: Method, optimizer: Any) -> bool:
