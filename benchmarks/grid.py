@@ -36,8 +36,10 @@ def main() -> None:
     parser.add_argument("--adamw-lr", type=numbers, default=[None])
     options = parser.parse_args()
     settings = RaceDirectory(RACES / options.race).settings
+    if settings["init"]:
+        parser.error(f"race {options.race} starts from trained weights, and a grid from new ones")
     config = Config.of({**settings, "epochs": settings["epochs"] * options.rung, "seeds": [0]})
-    found = data.load(config.dataset, context=config.context)
+    found = data.load(config.dataset, context=config.context, classes=config.classes)
     part = without_validation(found, config.validation)
     budget, initial = measured_budget(config, part), initial_model(config, part, 0)
     method = config.method(options.method)

@@ -42,7 +42,6 @@ def optimizer(name: str, **options: Any) -> Any:
         ("drop-muon:quadratic", Progressive("quadratic")),
         ("drop-muon:exponential", Progressive("exponential")),
         ("drop-muon:epoch-shift", Progressive(epoch_shift(0.5))),
-        ("drop-muon:progressive", Progressive(uniform)),
         ("drop-muon:nice-2", Nice(2)),
         ("drop-muon:submodel-3", Submodel(3)),
         ("drop-muon:random-subset", RandomSubset()),
@@ -85,6 +84,22 @@ def test_options_of_a_method_come_before_shared_settings() -> None:
     assert (in_parts.sampler, in_parts.parts) == (Progressive(own), 4)
     assert optimizer("adamw", lr=0.01, betas=[0.9, 0.95]).param_groups[0]["betas"] == (0.9, 0.95)
     assert optimizer("adamw", momentum=0.5).param_groups[0]["betas"] == (0.5, 0.999)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("drop-muon:progressive", {}, "option probabilities must be given"),
+        ("drop-muon:parts-4:progressive", {}, "option probabilities must be given"),
+        ("adamw", {"betas": [0.9]}, r"betas of method adamw must be two numbers, got \[0.9\]"),
+        ("adamw", {"betas": 0.9}, "betas of method adamw must be two numbers, got 0.9"),
+    ],
+)
+def test_options_that_make_no_optimizer_are_named(
+    name: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        optimizer(name, **options)
 
 
 def test_a_name_of_ones_own_needs_a_base() -> None:

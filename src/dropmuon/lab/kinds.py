@@ -22,7 +22,6 @@ from dropmuon.samplers import (
     Submodel,
     by_name,
     epoch_shift,
-    uniform,
 )
 
 __all__ = ["PLANNED", "PREFIX", "Kind", "kind_named", "kind_names"]
@@ -130,7 +129,12 @@ def _epoch_shift(layers: int, options: Mapping[str, Any]) -> Sampler:
 
 
 def _progressive(layers: int, options: Mapping[str, Any]) -> Sampler:
-    return Progressive(options.get("probabilities", uniform))
+    if "probabilities" not in options:
+        raise ValueError(
+            "option probabilities must be given for drop-muon:progressive, one per layer, such as "
+            "those of theory.optimal_progressive; drop-muon:uniform has equal ones"
+        )
+    return Progressive(options["probabilities"])
 
 
 def _unplanned(layers: int, options: Mapping[str, Any]) -> Sampler:

@@ -144,9 +144,7 @@ class Method:
         lr = self.lr(shared.lr)
         own = {k: v for k, v in self.options.items() if k not in _OF_THE_LAB}
         if self.base == "adamw":
-            first, second = own.pop("betas", (0.9, 0.999))
-            betas = (own.pop("momentum", first), second)
-            return torch.optim.AdamW(model.parameters(), lr, betas=betas, **own)
+            return torch.optim.AdamW(model.parameters(), lr, betas=_betas(own), **own)
         if self.base == "sgd":
             return torch.optim.SGD(model.parameters(), lr, **{"momentum": 0.9, **own})
         if self.base == "torch-muon":
@@ -165,6 +163,14 @@ class Method:
             sampler = kind.make(layers, self.options)
             chosen |= kind.arguments
         return DropMuon(model, lr, sampler=sampler, **{**chosen, **own})
+
+
+def _betas(own: dict[str, Any]) -> tuple[float, float]:
+    """Take the betas out of options; `momentum` is another name of the first."""
+    given = own.pop("betas", (0.9, 0.999))
+    if not (isinstance(given, list | tuple) and len(given) == 2):
+        raise ValueError(f"option betas of method adamw must be two numbers, got {given!r}")
+    return own.pop("momentum", given[0]), given[1]
 
 
 def method_named(name: str, options: Mapping[str, Any] | None = None) -> Method:

@@ -122,7 +122,12 @@ class RunDirectory:
     @property
     def tuned(self) -> dict[str, Any]:
         """What tuning found for every method; nothing if nothing was tuned."""
-        return self._read("tuned.json") if (self.path / "tuned.json").exists() else {}
+        path = self.path / "tuned.json"
+        found = self._read(path.name) if path.exists() else {}
+        for name, entry in found.items():
+            if not (isinstance(entry, dict) and isinstance(entry.get("settings"), dict)):
+                raise ValueError(f"{path} is damaged: it has no settings of {name!r}")
+        return found
 
     @property
     def checkpoints(self) -> Path:
@@ -152,9 +157,10 @@ class RunDirectory:
 
     def check_readable(self) -> None:
         """Raise ValueError if a file that was written before is damaged."""
-        for name in ("config.json", "environment.json", "methods.json", "tuned.json"):
+        for name in ("config.json", "environment.json", "methods.json"):
             if (self.path / name).exists():
                 self._read(name)
+        _ = self.tuned
         self.evaluations()
 
     def clear_drafts(self) -> None:

@@ -45,6 +45,9 @@ def races(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("races")
     for name, kind in KINDS.items():
         race = write_race(folder / name, **kind)
+        if name == "bound":
+            tuned = {"settings": {"lr": 1.0}, "at_the_end": ["lr"]}
+            race.rung(race.finished[0]).write("tuned.json", {"full": tuned})
         write_race_report(race, race.path / "report.html")
         write_picture(race, race.path / "picture.svg")
     return folder
@@ -139,6 +142,7 @@ def test_what_a_reader_must_know_is_said_at_the_top(races: Path) -> None:
         assert 0 < cut.index(caution) < cut.index("<h1")
     assert "One seed only" in page(races, "bound")
     assert "Tuned with 6 trials per method only" in page(races, "bound")
+    assert "full at 0.5 times the budget: tuning ended at the end of what" in page(races, "bound")
     assert "2 seeds only" in page(races, "lost")
     assert "caution" not in page(races, "won").partition("<body>")[2]
 

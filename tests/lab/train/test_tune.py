@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from optuna.distributions import FloatDistribution
 
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
 from dropmuon.lab.run import RunDirectory
 from dropmuon.lab.train import tune
 from dropmuon.lab.train.compare import compare
-from dropmuon.lab.train.equal_terms import initial_model, shared_settings, without_validation
+from dropmuon.lab.train.equal_terms import without_validation
 from dropmuon.lab.train.trial import Trial
-from dropmuon.lab.train.tune import next_settings, search_space, tuned, with_tuned
+from dropmuon.lab.train.tune import tuned, with_tuned
 from dropmuon.lab.watch import Watcher
 from tests.lab.tiny import tiny
 from tests.lab.train.runs import StopAfter, timeless
@@ -90,27 +88,49 @@ def test_what_is_tuned_is_not_tuned_again(
 
 
 def test_a_tuned_run_or_race_serves_as_the_source_of_its_settings(
-    run: RunDirectory, digits: data.Data, tmp_path: Path
+    run: RunDirectory, tmp_path: Path
 ) -> None:
-    """As published, without the files of the search; other settings are searched for."""
+    """As published, without the files of the search; other settings are searched for, elsewhere."""
     rung = tmp_path / "race" / "rung-1.00"
     rung.mkdir(parents=True)
     shutil.copy(run.path / "tuned.json", rung)
-    for source in (rung, rung.parent):
-        watcher = Noted()
-        report = tuned(small(), digits, source, watcher)
+    shutil.copy(run.path / "tuned.json", tmp_path / "race" / "race.json")
+    for number, source in enumerate((rung, rung.parent)):
+        watcher, known = Noted(), {"full": {"lr": 0.1, "momentum": 0.1}}
+        out = tmp_path / str(number)
+        again = compare(small(), out, watcher=watcher, tuning=source, known=known)
         assert not watcher.trials
-        assert report == json.loads((run.path / "tuned.json").read_text())
-        assert with_tuned(small(), report).options["full"] == report["full"]["settings"]
-    watcher = Noted()
-    tuned(small(methods=("full",), lr=0.2), digits, rung, watcher)
+        assert again.tuned == run.tuned
+        assert with_tuned(small(), again.tuned).options["full"] == run.tuned["full"]["settings"]
+    watcher, other = Noted(), small(methods=("full",), seeds=(0,), lr=0.2)
+    compare(other, tmp_path / "other", watcher=watcher, tuning=rung)
     assert len(watcher.trials) == 3
+    assert [path.name for path in rung.iterdir()] == ["tuned.json"]
 
 
-def test_a_damaged_file_of_tuned_settings_is_named(digits: data.Data, tmp_path: Path) -> None:
-    (tmp_path / "tuned.json").write_text('{"full": 3}')
-    with pytest.raises(ValueError, match=r"tuned.json is damaged .*; give another --tune-cache"):
-        tuned(small(), digits, tmp_path, Watcher())
+@pytest.mark.parametrize(
+    "content", ['{"full": 3}', '{"full": {}}', '{"full": {"settings": 3}}', '{"full": {"settings":']
+)
+def test_a_damaged_file_of_tuned_settings_is_named(
+    digits: data.Data, tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "tuned.json").write_text(content)
+    with pytest.raises(ValueError, match=r"tuned.json is (damaged: it has|not JSON)"):
+        tuned(small(), digits, tmp_path / "cache", Watcher(), published=tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "{}", '{"full": {"settings": {"lr": 0.1}}}'])
+def test_a_run_that_lost_its_tuned_settings_does_not_train_on_with_others(
+    tmp_path: Path, content: str | None
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        compare(small(), tmp_path / "run", watcher=StopAfter(3))
+    path = tmp_path / "run" / "tuned.json"
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(
+        ValueError, match=r"has no (tuned\.json|settings of).*start (the run|it) again"
+    ):
+        compare(small(), tmp_path / "run", resume=True)
 
 
 def test_more_trials_continue_the_search_and_fewer_are_its_start(
@@ -126,19 +146,39 @@ def test_more_trials_continue_the_search_and_fewer_are_its_start(
         assert path.read_bytes() == (run.path / "tuning" / path.name).read_bytes()
 
 
-def test_known_settings_are_tried_second(digits: data.Data, tmp_path: Path) -> None:
-    """Where they are searched; they are part of what a search depends on."""
+def settings_tried(cache: Path) -> list[dict[str, Any]]:
+    (path,) = cache.iterdir()
+    return [each["settings"] for each in json.loads(path.read_text())["trials"]]
 
-    def trials(known: dict[str, Any]) -> list[dict[str, Any]]:
-        report = tuned(small(methods=("full",)), digits, tmp_path, Watcher(), known={"full": known})
-        content = json.loads((tmp_path / report["full"]["file"]).read_text())
-        return [each["settings"] for each in content["trials"]]
+
+def test_known_settings_are_tried_second_where_they_are_searched(
+    digits: data.Data, tmp_path: Path
+) -> None:
+    def trials(**known: Any) -> list[dict[str, Any]]:
+        cache = tmp_path / repr(known)
+        tuned(small(methods=("full",)), digits, cache, Watcher(), known={"full": known})
+        return settings_tried(cache)
 
     given = {"lr": 0.05, "momentum": 0.5}
-    assert trials({"lr": 0.2, "momentum": 0.3})[:2] == [given, {"lr": 0.2, "momentum": 0.3}]
-    assert trials({"lr": 7.0, "momentum": 0.3})[1] == {"lr": 0.05, "momentum": 0.3}
-    assert trials({"weight_decay": 0.1})[1] not in (given, {"weight_decay": 0.1})
-    assert len(list(tmp_path.iterdir())) == 3
+    assert trials(lr=0.2, momentum=0.3)[:2] == [given, {"lr": 0.2, "momentum": 0.3}]
+    assert trials(lr=7.0, momentum=0.3)[1] == {"lr": 0.05, "momentum": 0.3}
+    assert trials(weight_decay=0.1) == trials()
+
+
+@pytest.mark.parametrize("stop", [2, 5])
+def test_a_search_keeps_the_known_settings_that_it_began_with(
+    digits: data.Data, tmp_path: Path, stop: int
+) -> None:
+    """Such as those of a race, whose ladder may get a rung in between."""
+    config = small(methods=("full",), tune=6)
+    known = [{"full": {"lr": lr, "momentum": 0.3}} for lr in (0.2, 0.02)]
+    tuned(config, digits, tmp_path / "whole", Watcher(), known=known[0])
+    with pytest.raises(KeyboardInterrupt):
+        tuned(config, digits, tmp_path / "cut", Noted(stop), known=known[0])
+    tuned(config, digits, tmp_path / "cut", Watcher(), known=known[1])
+    found = settings_tried(tmp_path / "cut")
+    assert found == settings_tried(tmp_path / "whole")
+    assert all(each not in found[:place] for place, each in enumerate(found))
 
 
 def test_a_run_keeps_the_settings_that_it_began_to_train_with(
@@ -209,74 +249,6 @@ def test_a_share_of_the_budget_is_enough_for_a_trial(
     assert steps == [16, 8]
 
 
-def test_batch_sizes_are_tuned_on_request_for_all_or_for_one(digits: data.Data) -> None:
-    def space(name: str, **changes: Any) -> Any:
-        config = small(methods=("full", "full@tuned"), **changes)
-        method = config.method(name)
-        shared = shared_settings(config, 1, 0)
-        optimizer = method.optimizer(initial_model(config, digits, 0), shared)
-        return search_space(config, method, optimizer)
-
-    assert "batch_size" not in space("full")[0]
-    assert space("full@tuned")[0]["batch_size"].choices == (50, 100, 200, 400)
-    assert space("full", tune_batch_size=True)[1]["batch_size"] == 400
-
-
-@pytest.mark.parametrize(
-    ("method", "policy", "names"),
-    [
-        ("full", "spectral", {"lr", "momentum"}),
-        ("full", "muon", {"lr", "momentum", "adamw_lr"}),
-        ("drop-muon:uniform", "muon", {"lr", "momentum", "adamw_lr"}),
-        ("torch-muon", "spectral", {"lr", "momentum", "adamw_lr"}),
-        ("adamw", "spectral", {"lr", "momentum"}),
-        ("sgd", "spectral", {"lr", "momentum"}),
-    ],
-)
-def test_methods_share_the_search_of_the_settings_they_share(
-    digits: data.Data, method: str, policy: str, names: set[str]
-) -> None:
-    config = small(methods=(method,), policy=policy)
-    made = config.method(method)
-    shared = shared_settings(config, 1, 0)
-    optimizer = made.optimizer(initial_model(config, digits, 0), shared)
-    found: Any = search_space(config, made, optimizer)
-    space, given = found
-    assert set(space) == set(given) == names
-    assert all(space[name]._contains(space[name].to_internal_repr(given[name])) for name in names)
-    if method in {"full", "drop-muon:uniform"}:
-        assert (space["lr"].low, space["lr"].high) == pytest.approx((0.005, 0.5))
-
-
-def test_nesterov_s_momentum_is_never_tuned_to_zero(digits: data.Data) -> None:
-    config = small(methods=("sgd",), options={"sgd": {"nesterov": True}})
-    method, shared = config.method("sgd"), shared_settings(config, 1, 0)
-    space, _ = search_space(
-        config, method, method.optimizer(initial_model(config, digits, 0), shared)
-    )
-    assert space["momentum"].low == 0.01  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("largest", [math.inf, 0.5])
-def test_a_dozen_trials_come_close_to_the_best_settings(largest: float) -> None:
-    """A bowl around a rate of 0.25 and a momentum of 0.4; beyond the largest rate runs diverge."""
-    space: tune.Space = {
-        "lr": FloatDistribution(0.01, 1.0, log=True),
-        "momentum": FloatDistribution(0.0, 0.95),
-    }
-
-    def trial(lr: float, momentum: float) -> dict[str, Any]:
-        loss = math.log(lr / 0.25) ** 2 + 4 * (momentum - 0.4) ** 2
-        settings = {"lr": lr, "momentum": momentum}
-        return {"settings": settings, "loss": loss if lr <= largest else None}
-
-    trials = [trial(0.1, 0.9)]
-    while len(trials) < 12:
-        trials.append(trial(**next_settings(space, trials)))
-    assert min(each["loss"] for each in trials if each["loss"] is not None) < 0.1
-    assert next_settings(space, trials) == next_settings(space, trials)
-
-
 def cached(run: RunDirectory, tmp_path: Path) -> Path:
     """A copy of the file of `full`, and nothing else."""
     name = json.loads((run.path / "tuned.json").read_text())["full"]["file"]
@@ -301,6 +273,12 @@ def cached(run: RunDirectory, tmp_path: Path) -> Path:
             "is stale: .* is outside of what is searched",
         ),
         ({"trials": [{"loss": 1.0}]}, "is damaged"),
+        ({"trials": [{"settings": 3, "loss": 1.0}]}, "is damaged"),
+        (
+            {"trials": [{"settings": {"lr": 0.1, "momentum": 0.5}, "loss": "low"}]},
+            "is damaged",
+        ),
+        ({"hint": 3}, "is damaged"),
         ({"trials": None}, "is damaged"),
     ],
 )

@@ -213,6 +213,13 @@ class _RacePage:
                 f"Tuned with {trials} trials per method only: one may be ahead because its "
                 "settings happened to be found."
             )
+        for rung in self.results.finished:
+            for method, found in self.race.rung(rung).tuned.items():
+                if names := found.get("at_the_end"):
+                    yield (
+                        f"{method} at {race_wording.budget(rung)}: tuning ended at the end of what "
+                        f"it searches ({', '.join(names)}), so that another value may be better."
+                    )
 
     def _no_interval(self) -> str:
         return "one seed, no interval" if len(self.results.seeds) == 1 else "a bound"

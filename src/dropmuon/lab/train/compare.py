@@ -35,7 +35,7 @@ from dropmuon.lab.train.transfer import (
     starting_weights,
 )
 from dropmuon.lab.train.trial import Trial
-from dropmuon.lab.train.tune import check_tunable, tuned, with_tuned
+from dropmuon.lab.train.tune import check_tunable, is_published, tuned, with_tuned
 from dropmuon.lab.watch import Watcher
 from dropmuon.output import write_bytes, write_text
 from dropmuon.planning import Plan, plan
@@ -62,8 +62,9 @@ def compare(
 ) -> RunDirectory:
     """Run a comparison into a directory; an interrupted one can be resumed from there.
 
-    `tuning` is the directory of tuned settings, which comparisons may share; by default it is
-    inside `out`. `known` has settings by method that tuning tries second, after the given ones.
+    `tuning` is the directory of tuned settings, which comparisons may share, or a tuned run or race
+    to take them from; by default it is inside `out`. `known` has settings by method that tuning
+    tries second, after the given ones.
 
     Raises KeyboardInterrupt on Ctrl-C, with all evaluations so far and the state of every trial at
     its last evaluation on disk. Arguments are checked before anything is written.
@@ -99,9 +100,11 @@ def compare(
             budget = _kept(run, budget)
             planned = _planned_settings(config, found, run, watcher, start)
             if config.tune:
-                if not run.tuned:
-                    cache = tuning or out / "tuning"
-                    report = tuned(config, found, cache, watcher, planned, start, known)
+                if not (out / "tuned.json").exists():
+                    _check_untrained(run)
+                    own, is_source = out / "tuning", tuning is not None and is_published(tuning)
+                    cache, source = (own, tuning) if is_source else (tuning or own, None)
+                    report = tuned(config, found, cache, watcher, planned, start, known, source)
                     run.write("tuned.json", report)
                 config = with_tuned(config, run.tuned)
             _train(_Comparison(run, config, found, budget, planned, start, counts, watcher))
@@ -128,6 +131,15 @@ def _check_usable(run: RunDirectory, config: Config, *, resume: bool) -> None:
         check_same(Config.of(run.config).to_json(), config.to_json())
     else:
         run.check_usable(config.to_json(), resume=False)
+
+
+def _check_untrained(run: RunDirectory) -> None:
+    """Raise ValueError if a run has begun to train, with settings that are lost."""
+    if (run.path / "methods.json").exists():
+        raise ValueError(
+            f"{run.path} has no tuned.json, with the settings that it trains with; restore it, or "
+            "start the run again"
+        )
 
 
 def _check_batches(config: Config, found: data.Data) -> None:
