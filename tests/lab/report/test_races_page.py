@@ -65,7 +65,6 @@ def test_the_table_of_a_race_follows_from_its_files(path: Path) -> None:
 TASKS = {
     "mnist": "MNIST, CNN 8-16-32, 8192 per batch",
     "fashion-mnist-8192": "Fashion-MNIST, the same CNN, 8192",
-    "fashion-mnist-32768": "the same, 32,768",
     "cifar10": "CIFAR-10, the same CNN with batch norm, 8192",
     "fashion-mini": "7000 images of Fashion-MNIST, the same CNN, 3500",
     "gpt": "GPT of 4 blocks of 64 on bytes, 16,384",
