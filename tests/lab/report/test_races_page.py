@@ -68,6 +68,7 @@ TASKS = {
     "cifar10": "CIFAR-10, the same CNN with batch norm, 8192",
     "fashion-mini": "7000 images of Fashion-MNIST, the same CNN, 3500",
     "gpt": "GPT of 4 blocks of 64 on bytes, 16,384",
+    "finetune": "the same GPT, fine-tuned from another text, 16,384",
 }
 """The races of the summary at the top of the page, in its order, by directory."""
 
