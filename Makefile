@@ -13,7 +13,7 @@ help: ## list the targets
 
 # What tuning finds for the baseline is used for both methods.
 demo: venv ## race all layers against parts, at a large batch; one minute after the installation
-	$(BIN)/dropmuon race --batch-size 3500 --methods full,drop-muon:parts-8 --lr 0.14 --momentum 0.5 \
+	$(BIN)/dropmuon race --batch-size 3500 --methods full,drop-muon:parts-8 --lr 0.24 --momentum 0.3 \
 		--epochs 6 --ladder 1,1.6,2.4 --seeds 5 --evaluations-per-epoch 0.5 --train-examples 1000
 
 test: lint types imports check ## all that CI checks
