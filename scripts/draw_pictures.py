@@ -172,7 +172,7 @@ def _dot(css: str, cell: str, x: Callable[[float], float], y: float) -> Iterator
         yield f'<path class="range {css}" d="M{x(low):.1f} {y}H{x(high):.1f}"/>'
     for has_no_end, arrow in (
         (cell.startswith(">") or "or more" in cell, "h14m-5 -4l5 4l-5 4"),
-        (cell.startswith("<"), "h-14m5 -4l-5 4l5 4"),
+        (cell.startswith("<") or "or less" in cell, "h-14m5 -4l-5 4l5 4"),
     ):
         if has_no_end:
             yield f'<path class="range {css}" d="M{x(value):.1f} {y}{arrow}" fill="none"/>'

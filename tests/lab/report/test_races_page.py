@@ -23,6 +23,8 @@ def shown(found: Distance) -> str:
         return f"> {found.least:.2f} ({low:.2f})"
     if found.least == 0:
         return f"< {found.most:.2f} ({high:.2f})"
+    if low == 0:
+        return f"{found.least:.2f} ({high:.2f} or less)"
     end = f"–{high:.2f}" if high < float("inf") else " or more"
     return f"{found.least:.2f} ({low:.2f}{end})"
 
