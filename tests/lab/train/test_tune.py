@@ -13,6 +13,8 @@ import torch
 
 from dropmuon.lab import data
 from dropmuon.lab.config import Config
+from dropmuon.lab.ladder import RaceDirectory
+from dropmuon.lab.race import rung_config
 from dropmuon.lab.run import RunDirectory
 from dropmuon.lab.train import tune
 from dropmuon.lab.train.compare import compare
@@ -22,6 +24,9 @@ from dropmuon.lab.train.tune import tuned, with_tuned
 from dropmuon.lab.watch import Watcher
 from tests.lab.tiny import tiny
 from tests.lab.train.runs import StopAfter, timeless
+
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def small(**changes: Any) -> Config:
@@ -106,6 +111,18 @@ def test_a_tuned_run_or_race_serves_as_the_source_of_its_settings(
     compare(other, tmp_path / "other", watcher=watcher, tuning=rung)
     assert len(watcher.trials) == 3
     assert [path.name for path in rung.iterdir()] == ["tuned.json"]
+
+
+def test_a_race_of_the_docs_can_be_repeated_without_its_searches(tmp_path: Path) -> None:
+    race, watcher = RaceDirectory(DOCS / "results/races/fashion-mini"), Noted()
+    config = rung_config(Config.of(race.settings), race.ladder[0])
+    found = data.load(config.dataset)
+    report = tuned(config, found, tmp_path / "searches", watcher, published=race.path)
+    assert report == race.rung(race.ladder[0]).tuned
+    again = tuned(config, found, race.path / "tuning", watcher)
+    assert again == report
+    assert not watcher.trials
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
