@@ -25,7 +25,6 @@ from dropmuon.lab.watch import Watcher
 from tests.lab.tiny import tiny
 from tests.lab.train.runs import StopAfter, timeless
 
-
 DOCS = Path(__file__).parents[3] / "docs"
 
 
